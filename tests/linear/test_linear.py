@@ -170,14 +170,9 @@ def test_circular_borders_in_closed_form(layout: str, transposed: bool, damp: fl
     def circular(x: np.ndarray) -> np.ndarray:
         """From the middle of three by three copies, where no border is seen."""
         tiled = np.tile(x, (1, 1, 3, 3))
-        begin = [b for b, _ in keywords["padding"]]
         plain = {k: v for k, v in keywords.items() if k != "padding"}
-        if transposed:
-            y = call(tiled, w, **plain)
-            at = [n + b for n, b in zip(size, begin, strict=True)]
-        else:
-            y = call(tiled, w, **plain)
-            at = [n - b for n, b in zip(size, begin, strict=True)]
+        y, sign = call(tiled, w, **plain), 1 if transposed else -1
+        at = [n + sign * begin for n, (begin, _) in zip(size, keywords["padding"], strict=True)]
         return y[:, :, at[0] : at[0] + size[0], at[1] : at[1] + size[1]]
 
     eye = np.eye(c * 30).reshape(-1, c, *size)

@@ -6,7 +6,6 @@ What MXNet itself computed is stored beside each model (tests/data/mxnet/make_mo
 import json
 import random
 import re
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 import upconv.mxnet as mx
 from tests.support.paths import DATA
 from tests.support.repeating import seeds
-from upconv.errors import EngineMissing, FileError, ModelError, UpconvError
+from upconv.errors import EngineMissing, ModelError, UpconvError
 from upconv.installation import install_command
 from upconv.mxnet import symbol
 from upconv.mxnet.model import Model, load
@@ -93,13 +92,6 @@ class TestStoredModels:
         model, _, _ = stored("fcn")
         assert "softmax_label" in model.graph.list_arguments()
         assert model.inputs == ["data"]
-
-    @pytest.mark.parametrize("name", ["dcgan", "gluon"])
-    def test_run_in_several_threads(self, name):
-        model, inputs, expected = stored(name)
-        with ThreadPoolExecutor(4) as pool:
-            for found in pool.map(lambda _: model.run(**inputs), range(16)):
-                assert_close(found, expected)
 
 
 class TestRunning:
@@ -187,7 +179,7 @@ def changed(change):
 
 
 class TestHostileGraphs:
-    @pytest.mark.parametrize("text", ["[1, 2]", "3", "{}", '{"nodes": []}'])
+    @pytest.mark.parametrize("text", ["[1, 2]", "3", "null", "{}", '"x"', '{"nodes": []}'])
     def test_a_json_that_is_no_graph(self, text):
         says = "list.json is not a graph of MXNet: it is .*; expected an object with nodes and head"
         with pytest.raises(ModelError, match=says) as caught:
@@ -202,7 +194,7 @@ class TestHostileGraphs:
     @pytest.mark.parametrize(
         "text",
         [
-            b"\xff\xfe", "null", "[]", "3", '"x"', "{}", '{"nodes": 3, "heads": []}', "NaN",
+            b"\xff\xfe", '{"nodes": 3, "heads": []}', "NaN",
             '{"nodes": [], "heads": [[0, 0, 0]]}', "[" * 100_000, '{"a":' * 100_000,
             '{"nodes": [3], "heads": []}', '{"nodes": {"op": 1}, "heads": [[0, 0]]}',
             '{"nodes": [{"op": "null", "name": "x", "inputs": []}], "heads": [[0, 7, 0]]}',
@@ -436,11 +428,6 @@ def test_without_onnx_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(EngineMissing, match=re.escape(install_command("onnx"))):
         to_onnx(Model(mx.sym.relu(mx.sym.var("x")), {}), {"x": (1,)})
-
-
-def test_a_file_that_is_none_is_an_error(tmp_path):
-    with pytest.raises(FileError, match="is a directory"):
-        load(tmp_path)
 
 
 def test_one_array_is_not_several():

@@ -9,6 +9,7 @@ pytest.importorskip("onnx", reason="models are written by onnx")
 pytest.importorskip("onnxruntime", reason="they are run by ONNX Runtime")
 
 import upconv.mxnet as mx
+from tests.support.mxnet_networks import drawn
 from upconv.errors import FileError
 from upconv.mxnet.model import Model
 from upconv.mxnet.onnx_rules import RULES
@@ -153,7 +154,7 @@ CASES = {
     "dropout": of("Dropout", p=0.5),
     "instances": of("InstanceNorm", eps=0.01),
     "where": (mx.sym.where(mx.sym.floor(X), Y, X), TWO),
-    "where of rows": (mx.sym.where(mx.sym.var("c"), X, Y), {**TWO, "c": (next(iter(TWO["x"])),)}),
+    "where of rows": (mx.sym.where(mx.sym.var("c"), X, Y), {**TWO, "c": (2,)}),
     "broadcast_to": of("broadcast_to", shape=(2, 3, 4), shapes={"x": (2, 1, 4)}),
     "tile": of("tile", reps=(2, 1, 3, 1, 2)),
     "tile of fewer axes": of("tile", reps=(3, 2)),
@@ -208,7 +209,7 @@ for _word in ("equal", "not_equal", "greater", "greater_equal", "lesser", "lesse
     )
     CASES[f"compare scalar {_word}"] = (
         getattr(mx.sym, f"_{_word}_scalar")(mx.sym.floor(X * 2), scalar=0),
-        TWO | {},
+        TWO,
     )
 for _word in ("sum", "mean", "max", "min", "prod"):
     CASES[f"reduce {_word}"] = of(_word)
@@ -218,17 +219,9 @@ CASES["norm of all"] = of("norm")
 
 
 def model_of(net, shapes):
-    """A model with random parameters, positive ones and none that are not wanted."""
-    draw = np.random.default_rng(7)
-    arguments, _, states = net.infer_shape(
-        **{k: v for k, v in shapes.items() if k in net.list_inputs()}
-    )
-    names = [*net.list_arguments(), *net.list_auxiliary_states()]
-    return Model(net, {
-        name: draw.uniform(0.2, 1.2, shape).astype(np.float32)
-        for name, shape in zip(names, [*arguments, *states], strict=True)
-        if name not in shapes and not name.endswith("label")
-    }), {k: v for k, v in shapes.items() if k in net.list_inputs()}  # fmt: skip
+    """A model with drawn parameters, and the shapes of the inputs that it has."""
+    shapes = {name: shape for name, shape in shapes.items() if name in net.list_inputs()}
+    return drawn(net, **shapes), shapes
 
 
 @pytest.mark.parametrize("opset", [17, 18])

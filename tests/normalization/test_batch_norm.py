@@ -84,7 +84,7 @@ def test_the_result_lies_in_memory_as_x_does() -> None:
     assert grads.x.strides == x.strides
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data())
 def test_random_layouts(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=5), label="shape"))
