@@ -31,8 +31,8 @@ from ..errors import ArgumentError, TranslationError, brief
 from ..geometry import LIMIT, Axis
 from ..problem import DataLayout, WeightLayout
 from . import arguments
+from .keras import window
 from .layer import Layer, require_layer
-from .tensorflow import window
 
 
 class Mode(Enum):

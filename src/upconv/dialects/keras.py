@@ -29,12 +29,11 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, ShapeError, TranslationError, brief
-from ..geometry import Axis, convolved, same_padding
+from ..geometry import Axis, centred, convolved, same_padding, scaled
 from ..problem import DataLayout, WeightLayout
 from . import arguments
 from .layer import Layer, require_layer
 from .limits import Limits
-from .tensorflow import window
 
 LIMITS = Limits("Keras", 3, False, "the stride")
 
@@ -203,6 +202,20 @@ def _distance(axes: tuple[Axis, ...], others: tuple[Axis, ...]) -> tuple[int, in
     for axis, other in zip(axes, others, strict=True):
         differences += [other.crop_begin - axis.crop_begin, other.crop_end - axis.crop_end]
     return sum(map(abs, differences)), sum(max(difference, 0) for difference in differences)
+
+
+def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = None) -> Axis:
+    """Return one axis by the module's table, with TensorFlow's SAME or VALID, as JAX has them too.
+
+    extra: the output padding. Without it, a VALID result is followed by zeros if the kernel is
+    shorter than the stride.
+    """
+    axis = Axis(size, k, s, d)
+    if extra is None:
+        out = scaled(size, s) if same else max(scaled(size, s), axis.full)
+    else:
+        out = axis.full + extra - (axis.extent - axis.extent % 2 if same else 0)
+    return centred(size, k, s, d, out, upper=True)
 
 
 def _like(axis: Axis, mode: Mode, extra: int | None = None) -> Axis:
