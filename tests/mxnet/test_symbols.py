@@ -177,11 +177,6 @@ class TestShapes:
         with pytest.raises(mx.MXNetError):
             graph.infer_shape(x=(1, 2, 6, 6))
 
-    def test_types(self):
-        assert up().infer_type(x="float64") == ([np.float64] * 2, [np.float64], [])
-        cast = sym.Cast(sym.var("x"), dtype="float64")
-        assert cast.infer_type(x="float32") == ([np.float32], [np.float64], [])
-
 
 class TestJson:
     @pytest.mark.parametrize("form", ["text", "file"])
