@@ -63,9 +63,6 @@ def full_of(one: dict) -> tuple[int, ...]:
     return tuple(Axis(*row).full for row in numbers)
 
 
-# ---------------------------------------------------------------------------------- the oracle
-
-
 def layers(
     *, most: tuple[int, int, int, int], begin: tuple[int, int], end: tuple[int, int], groups: int
 ) -> st.SearchStrategy[Layer]:
