@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -311,8 +311,8 @@ def var(
 Variable = var
 
 
-def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
-    """Return a symbol of all outputs of several symbols."""
+def Group(symbols: Iterable[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
+    """Return a symbol of all outputs of several symbols, or of a symbol's own outputs."""
     return Symbol([entry for symbol in symbols for entry in symbol.entries])
 
 

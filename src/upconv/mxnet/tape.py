@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -43,23 +44,21 @@ def mode(recording: bool | None, training: bool | None) -> Iterator[None]:
         STATE.recording, STATE.training = previous
 
 
+@dataclass(slots=True, eq=False)
 class Leaf:
     """The destination of a gradient: the array to write it to, and whether to write or add."""
 
-    __slots__ = ("grad", "grad_req")
-
-    def __init__(self, grad: Any, grad_req: str) -> None:
-        self.grad, self.grad_req = grad, grad_req
+    grad: Any
+    grad_req: str
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A recorded computation; `parents` has a source, a leaf or None for each input."""
 
-    __slots__ = ("call", "operator", "parents")
-
-    def __init__(self, operator: Operator, call: Call, parents: list[Any]) -> None:
-        self.operator, self.parents = operator, parents
-        self.call: Call | None = call
+    operator: Operator
+    call: Call | None
+    parents: list[Any]
 
 
 @lru_cache(maxsize=1024)
@@ -71,14 +70,13 @@ def _attributes(operator: Operator, arguments: Mapping[str, Any], inputs: int) -
     """Return the attributes of a call; equal arguments are parsed once."""
     try:
         # The key includes the type: 1 and 1.0 are equal, but only one is an integer.
-        items = tuple((name, type(value), _frozen(value)) for name, value in arguments.items())
+        items = tuple(
+            (name, type(value), tuple(value) if isinstance(value, list) else value)
+            for name, value in arguments.items()
+        )
         return _parsed(operator.name, inputs, items)
     except TypeError:  # an attribute is not hashable
         return operator.parse(arguments, inputs)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def compute(

@@ -199,7 +199,8 @@ class HybridBlock(Block):
                 f"{type(self).__name__} has a forward of its own and a parameter of unknown shape; "
                 "define infer_shape(self, *inputs), which sets the shape of each parameter."
             )
-        (graph, names), parameters = self._graph(len(inputs)), self.collect_params()
+        result, names = self._symbols(len(inputs))
+        graph, parameters = sym.Group(result), self.collect_params()
         sizes = {name: x.shape for name, x in zip(names, inputs, strict=True)}
         arguments, _, states = graph.infer_shape_partial(**sizes)
         variables = [*graph.list_arguments(), *graph.list_auxiliary_states()]
@@ -212,11 +213,6 @@ class HybridBlock(Block):
         names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
         return Block.__call__(self, *map(sym.var, names)), names
 
-    def _graph(self, count: int) -> tuple[sym.Symbol, list[str]]:
-        """Return the graph of a call with `count` inputs, and the names of the inputs."""
-        result, names = self._symbols(count)
-        return result if isinstance(result, sym.Symbol) else sym.Group(result), names
-
     def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
         """Write path-symbol.json and path-0000.params, and return the names; 0000 is the epoch.
 
@@ -227,7 +223,7 @@ class HybridBlock(Block):
         if not self._arity:
             raise MXNetError("export needs the number of inputs; call the block once before.")
         with raised_by("export"):
-            graph, _ = self._graph(self._arity)
+            graph = sym.Group(self._symbols(self._arity)[0])
         parameters, names = self.collect_params(), {*graph.list_inputs()}
         arrays = {name: p.data() for name, p in parameters.items() if name in names}
         states = {name: arrays.pop(name) for name in graph.list_auxiliary_states()}
@@ -245,7 +241,7 @@ class _Trace:
             result, self.inputs = block._symbols(arity)
             self.kind = list if isinstance(result, sym.Symbol) else type(result)
             self.single = isinstance(result, sym.Symbol) and len(result) == 1
-            self.graph = result if isinstance(result, sym.Symbol) else sym.Group(result)
+            self.graph = sym.Group(result)
             if len(self.graph) != len(result):
                 raise MXNetError("an output is a group of symbols")
             parameters, names = block.collect_params(), {*self.graph.list_inputs()}
@@ -300,7 +296,7 @@ class SymbolBlock(HybridBlock):
 
     def __init__(self, outputs: Any, inputs: Any, params: Any = None) -> None:
         super().__init__()
-        group = self._symbol = sym.Group(outputs) if isinstance(outputs, list | tuple) else outputs
+        group = self._symbol = sym.Group(outputs)
         self._inputs = [x.name for x in (inputs if isinstance(inputs, list | tuple) else [inputs])]
         states = group.list_auxiliary_states()
         for name in (*group.list_arguments(), *states):
