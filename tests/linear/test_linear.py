@@ -195,11 +195,13 @@ def test_circular_borders_in_closed_form(layout: str, transposed: bool, damp: fl
     assert abs(found.residual - error) < 1e-9
 
 
-def test_circular_borders_recover_an_input() -> None:
+@pytest.mark.parametrize(("padding", "begin"), [(2, 2), ("same_upper", 2), ("same_lower", 3)])
+def test_circular_borders_recover_an_input(padding: Any, begin: int) -> None:
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((3, 40)), rng.standard_normal((3, 5, 7))
-    matrix = sum(np.einsum("cf,cn->fn", w[:, :, t], np.roll(x, t - 2, axis=-1)) for t in range(7))
-    found = linear.deconvolve(matrix, w, padding=2, border="circular")
+    x, w = rng.standard_normal((3, 40)), rng.standard_normal((3, 5, 6))
+    moved = (np.roll(x, t - begin, axis=-1) for t in range(6))
+    y = sum(np.einsum("cf,cn->fn", w[:, :, t], each) for t, each in enumerate(moved))
+    found = linear.deconvolve(y, w, padding=padding, border="circular")
     assert np.abs(found.x - x).max() < 1e-9
 
 

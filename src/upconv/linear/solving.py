@@ -214,12 +214,13 @@ def _by_frequency(
     if any(stride > 1 for stride in integers("stride", keywords.stride, weight.ndim - 2, 1)):
         remedy = "For larger strides there is no closed form: use border='zero'."
         raise ArgumentError("stride", brief(keywords.stride), "1 for circular borders", remedy)
-    wide = keywords._replace(padding="same_upper", output_padding=0)
+    pads = paddings(keywords.padding, max(1, weight.ndim - 2))
+    same = keywords.padding if isinstance(pads, Same) else "same_upper"
+    wide = keywords._replace(padding=same, output_padding=0)
     shape = _before(y, weight, wide, transposed)
     call = shapes.transposed if transposed else shapes.convolution
     signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
     problem, rank = signature.problem, signature.problem.rank
-    pads = paddings(keywords.padding, rank)
     if isinstance(pads, Same):
         pads = tuple((axis.crop_begin, 0) for axis in problem.axes)
     size = problem.out_size
