@@ -297,7 +297,7 @@ def keras():
     return pytest.importorskip("keras", reason="keras is not installed")
 
 
-@settings(max_examples=24)
+@settings(max_examples=40)
 @given(
     one=given_layer(),
     padding=st.sampled_from(["valid", "same"]),

@@ -240,6 +240,11 @@ class TestArithmetic:
         assert isinstance(caught.value, UpconvError)
         assert isinstance(caught.value, RuntimeError)
 
+    def test_an_attribute_that_equals_an_earlier_one_is_still_checked(self):
+        assert nd.expand_dims(nd.ones(2), axis=1).shape == (2, 1)
+        with pytest.raises(mx.MXNetError, match=r"axis is 1\.0; expected an integer"):
+            nd.expand_dims(nd.ones(2), axis=1.0)
+
     def test_unknown_operators_are_no_attributes(self):
         with pytest.raises(AttributeError):
             nd.NoSuchOperator(nd.ones(2))
