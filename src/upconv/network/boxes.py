@@ -15,8 +15,7 @@ from ..errors import EngineRefusal
 from . import graph as ir
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Edges, Everything, Reach, ends_of, with_ends
-from .reach_rules import reach
+from .reach import Edges, Everything, Reach, ends_of, reach, with_ends
 
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""

@@ -7,13 +7,16 @@ from a range of inputs. An operation that needs all positions at once raises an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from ..errors import EngineRefusal
+from ..keywords import Same, paddings, paddings_of_stride_1
 from ..stream_progress import Progress
 from . import graph as ir
+from .kinds import signature_of
 
 Ends = tuple[int, int]
 """Positions to crop at the beginning and at the end."""
@@ -113,38 +116,13 @@ class Taps(Reach):
         return Window(with_ends(self.operation, ends), cut)
 
 
-@dataclass(frozen=True)
-class Multiplied(Reach):
-    """Upsampling by an integer factor; in linear mode a result lies between two inputs."""
-
-    factor: int
-    linear: bool
-
-    @property
-    def rate(self) -> Fraction:
-        return Fraction(self.factor)
-
-    def final(self, taken: int) -> int:
-        """All results, or in linear mode those left of the last input's centre."""
-        if not self.linear:
-            return taken * self.factor
-        return -(-((2 * taken - 1) * self.factor - 1) // 2) if taken else 0
-
-    def total(self, taken: int) -> int:
-        return taken * self.factor
-
-    def first(self, result: int) -> int:
-        """The input at the result's position, or in linear mode to the left of it."""
-        if not self.linear:
-            return result // self.factor
-        return (2 * result + 1 - self.factor) // (2 * self.factor)
-
-    def shift(self, first: int, result: int) -> int:
-        return result - first * self.factor
+class Multiplied(Taps):
+    """Upsampling by an integer factor: a transposed convolution with taps of its own."""
 
     def window(self, shift: int, size: int, count: int) -> Window:
         """The unchanged operation, with its results cropped at both ends."""
-        return Window(self.operation, (0, 0), (shift, size * self.factor - shift - count))
+        begin = shift - self.progress.begin
+        return Window(self.operation, after=(begin, size * self.progress.stride - begin - count))
 
 
 @dataclass(frozen=True)
@@ -233,3 +211,75 @@ def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
     if isinstance(operation, ir.Pool):
         return replace(operation, padding=pairs)
     return replace(operation, amounts=pairs) if isinstance(operation, ir.Pad) else operation
+
+
+def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
+    """The reach of a node along a spatial axis of any size.
+
+    Raises `EngineRefusal` with the reason for a node that needs all positions at once.
+    """
+    rule = REACHES.get(type(node.operation))
+    if rule is None:
+        raise EngineRefusal("it reads all positions")
+    return rule(node.operation, graph.shapes[node.inputs[0]], number)
+
+
+def _convolution(operation: ir.Convolution, shape: ir.Shape, number: int) -> Reach:
+    axes = signature_of(operation, shape).problem.axes
+    along = axes[number]
+    ends = along.crop_begin, along.crop_end
+    if not operation.transposed:  # the crop at the end depends on the size
+        padding, kernel = operation.keywords.padding, [axis.kernel for axis in axes]
+        if along.stride > 1 and isinstance(paddings(padding, len(axes)), Same):
+            raise EngineRefusal("its padding depends on the size of the input")
+        ends = paddings_of_stride_1(padding, kernel, [axis.dilation for axis in axes])[number]
+    progress = Progress(along.kernel, along.stride, along.dilation, *ends, not operation.transposed)
+    pairs = tuple((one.crop_begin, one.crop_end) for one in axes)
+    return Taps(operation, progress, number, pairs, cuts=True)
+
+
+def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
+    if operation.windows or operation.ceil:
+        raise EngineRefusal("its windows depend on the size of the input")
+    kernel, stride = operation.kernel[number], operation.stride[number]
+    dilation = operation.at(()).dilation[number]
+    progress = Progress(kernel, stride, dilation, *operation.padding[number], convolves=True)
+    return Taps(operation, progress, number, operation.padding)
+
+
+def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: int) -> Reach:
+    """The reach of a transposed convolution: in linear mode, each input has 2 * factor taps."""
+    if isinstance(operation, ir.Resample) and operation.by_position:
+        raise EngineRefusal("its factor depends on the size of the input")
+    factor = operation.factors[number]
+    progress = Progress(factor, factor, 1, 0, 0, convolves=False)
+    if isinstance(operation, ir.Resample) and operation.mode == "linear" and factor > 1:
+        begin, end = (factor + 1) // 2, factor // 2
+        progress = Progress(2 * factor, factor, 1, begin, end, convolves=False)
+    return Multiplied(operation, progress, number, ((0, 0),) * len(operation.factors))
+
+
+def _divided(operation: ir.PixelUnshuffle, _: ir.Shape, number: int) -> Reach:
+    factor = operation.factors[number]
+    progress = Progress(factor, factor, 1, 0, 0, convolves=True)
+    return Taps(operation, progress, number, ((0, 0),) * len(operation.factors))
+
+
+def _norm(operation: ir.Norm, *_: object) -> Reach:
+    if not operation.per_position:
+        raise EngineRefusal("mean and variance are taken over all positions")
+    return Reach(operation)
+
+
+_ONE_BY_ONE = ir.Pointwise, ir.Concat, ir.Slice, ir.Permute, ir.ChannelPool, ir.Convert
+REACHES: dict[type[ir.Operation], Callable[[Any, ir.Shape, int], Reach]] = {
+    ir.Convolution: _convolution,
+    ir.Pool: _pool,
+    ir.Resample: _multiplied,
+    ir.PixelShuffle: _multiplied,
+    ir.PixelUnshuffle: _divided,
+    ir.Norm: _norm,
+    ir.Lstm: lambda operation, *_: Reach(operation, recurs=True),
+    ir.Pad: lambda operation, _, number: Edges(operation, number),
+    **dict.fromkeys(_ONE_BY_ONE, lambda operation, *_: Reach(operation)),
+}

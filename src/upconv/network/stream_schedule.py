@@ -22,8 +22,7 @@ from ..errors import EngineRefusal, ShapeError
 from . import graph as ir
 from .kinds import KINDS
 from .parts import Part, PartBuilder
-from .reach import Reach
-from .reach_rules import reach
+from .reach import Reach, reach
 
 _FAR = 1 << 30  # a position at which the beginning no longer matters
 _LONGEST_PERIOD = 1 << 10
