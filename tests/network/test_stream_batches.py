@@ -225,5 +225,5 @@ def test_weights_are_read_once_for_all() -> None:
     for _ in range(10):
         members.push(dict.fromkeys(range(4), 2))
     assert members.batch._groups[3].stream is stream  # no state was copied between
-    assert stream._streamed is not None
-    assert stream._streamed.batch == 4
+    assert stream.moment.streamed is not None
+    assert stream.moment.streamed.batch == 4

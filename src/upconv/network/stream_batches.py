@@ -95,7 +95,7 @@ class StreamBatch(Generic[Kind]):
         self._groups |= self._group(number).split()  # the next push merges the others again
         alone = self._groups.pop(number)
         member = self._members.pop(number)
-        member.go_back(alone.stream.moment)
+        member.moment = alone.stream.moment
         return member
 
     def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
@@ -130,7 +130,7 @@ class StreamBatch(Generic[Kind]):
                     results[number] = self._members[number].given_back(own)
         except BaseException:
             for stream, moment in pushed:
-                stream.go_back(moment)
+                stream.moment = moment
             for group in self._groups.values():
                 if not group.stream.batch_size:  # the next chunk determines it
                     group.rows = dict.fromkeys(group.rows, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,7 +21,19 @@ from .stream_programs import Streamed
 from .stream_schedule import Schedule, State
 from .stream_sources import OpenShape, Source
 
-Moment = tuple[Streamed | None, int, State, int, Kept | None, bool]
+
+class Moment(NamedTuple):
+    """The state of a stream. A push replaces it as a whole, so that one that fails changes nothing.
+
+    counts, key: the progress, and its number in `streamed`, which is None before the first chunk.
+    chunk: the length for which its kernels were chosen. kept: the memory of the kept positions.
+    """
+
+    counts: State
+    key: int = 0
+    streamed: Streamed | None = None
+    chunk: int = 0
+    kept: Kept | None = None
 
 
 class NetworkStream(Stateful):
@@ -41,7 +53,7 @@ class NetworkStream(Stateful):
     array([[[5.]]], dtype=float32)
     """
 
-    __slots__ = ("_chunk", "_counts", "_ended", "_kept", "_key", "_streamed", "kind", "source")
+    __slots__ = ("_ended", "kind", "moment", "source")
 
     def __init__(self, source: Source) -> None:
         """Create a stream without inputs; call `Network.stream` instead."""
@@ -52,11 +64,7 @@ class NetworkStream(Stateful):
     @by_one_thread
     def reset(self) -> None:
         """Start again from the beginning; compiled programs are kept."""
-        self._streamed: Streamed | None = None
-        self._chunk = 0
-        self._counts, self._key = self.source.schedule.begin, 0
-        self._kept: Kept | None = None
-        self._ended = False
+        self.moment, self._ended = Moment(self.source.schedule.begin), False
 
     @property
     def shapes(self) -> dict[str, OpenShape]:
@@ -117,12 +125,12 @@ class NetworkStream(Stateful):
     def advanced(self, chunks: Sequence[Any]) -> Any:
         """Push the network's inputs and return its results; see `push`."""
         self._require_open()
-        arrays = self.checked(chunks, None if self._streamed is None else self._streamed.batch)
-        count = arrays[0].shape[self.source.axis]
-        if self._streamed is None:
-            self._chunk = max(1, count)
-            self._streamed = self.source.streamed(len(arrays[0]), self._chunk)
-        return self._advanced(self._streamed, arrays, count, ended=False)
+        arrays, streamed = self.checked(chunks, self.batch_size or None), self.moment.streamed
+        chunk = self.moment.chunk
+        if streamed is None:
+            chunk = max(1, self.length(arrays))
+            streamed = self.source.streamed(len(arrays[0]), chunk)
+        return self._advanced(streamed, chunk, arrays)
 
     @by_one_thread
     @memory.bounded("the rest of the stream")
@@ -133,36 +141,37 @@ class NetworkStream(Stateful):
         there was no chunk at all, not even an empty one, since the batch is then unknown.
         """
         self._require_open()
-        if self._streamed is None:
+        if self.moment.streamed is None:
             expected = "at least one chunk, which determines the batch"
             raise ArgumentError("the stream", "empty", expected)
-        results = self._advanced(self._streamed, [], 0, ended=True)
+        results = self._advanced(self.moment.streamed, self.moment.chunk, [])
         self._ended = True
         return self.given_back(results)
 
-    def _advanced(self, streamed: Streamed, chunks: list[Array], count: int, *, ended: bool) -> Any:
-        """Compute the results of one phase; the state changes only after the computation."""
-        step = streamed.step(self._key, self._counts, count, ended=ended)
-        histories, kept = streamed.histories, self._kept
+    def _advanced(self, streamed: Streamed, chunk: int, arrays: Sequence[Array]) -> Any:
+        """Compute the results of one phase, the last one if there are no arrays."""
+        counts, key, _, _, kept = self.moment
+        count = self.length(arrays) if arrays else 0
+        step = streamed.step(key, counts, count, ended=not arrays)
         if kept is None or kept.layout is not step.layout:
-            kept = histories.kept(step.layout, self._counts.kept, self._arrays())
+            kept = streamed.histories.kept(step.layout, counts.kept, self._arrays())
         results = [np.empty(shape, self.source.dtype) for shape in step.results]
         outside = [np.empty(shape, dtype) for shape, dtype in step.kept]
         if step.program is not None:
-            inputs = [*(chunks if count else ()), *kept.outside]
+            inputs = [*(arrays if count else ()), *kept.outside]
             written = [results[number] for number in step.phase.results]
             step.program.run_dense(inputs, [*written, *outside], kept.block)
         step.copies.run(kept.spare, kept.block)
-        counts = self._counts.plus(step.state)
         kept = Kept(outside, kept.layout, kept.spare, kept.block)
-        self._counts, self._key, self._kept = counts, step.key, kept
+        self.moment = Moment(counts.plus(step.state), step.key, streamed, chunk, kept)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _arrays(self) -> list[Array]:
         """The kept positions of each value."""
-        if self._streamed is None or self._kept is None:
+        counts, _, streamed, _, kept = self.moment
+        if streamed is None or kept is None:
             return []
-        return list(self._streamed.histories.arrays(self._kept, self._counts.kept))
+        return list(streamed.histories.arrays(kept, counts.kept))
 
     def checked(self, chunks: Sequence[Any], batch: int | None) -> list[Array]:
         """The chunks as dense arrays, checked against the inputs, each other and the batch."""
@@ -198,11 +207,10 @@ class NetworkStream(Stateful):
         return self.source.streamed(1, self.source.chunk or 1).digest
 
     def _state(self) -> list[Any]:
-        streamed = self._streamed
-        batch = None if streamed is None else streamed.batch
+        counts, _, _, chunk, _ = self.moment
         arrays = self._arrays()
         kept = [array.view(np.uint16) if array.dtype.itemsize == 2 else array for array in arrays]
-        return [batch, self._chunk, [*map(list, self._counts)], kept, self._ended]
+        return [self.batch_size or None, chunk, [*map(list, counts)], kept, self._ended]
 
     def _with(self, state: list[Any]) -> Self:
         other = self._begun()
@@ -216,10 +224,8 @@ class NetworkStream(Stateful):
 
     def _go_on(self, streamed: Streamed, chunk: int, counts: State, arrays: list[Array]) -> None:
         """Set the state; arrays: the kept positions of each value, in the forms of `streamed`."""
-        histories = streamed.histories
-        self._streamed, self._chunk = streamed, chunk
-        self._counts, self._key = counts, streamed.number(counts)
-        self._kept = histories.kept(histories.layout, counts.kept, arrays)
+        kept = streamed.histories.kept(streamed.histories.layout, counts.kept, arrays)
+        self.moment = Moment(counts, streamed.number(counts), streamed, chunk, kept)
 
     # Methods for batches of streams --------------------------------------------------------------
 
@@ -234,7 +240,7 @@ class NetworkStream(Stateful):
     @property
     def batch_size(self) -> int:
         """Number of streams in the batch; 0 before the first chunk."""
-        return 0 if self._streamed is None else self._streamed.batch
+        return 0 if self.moment.streamed is None else self.moment.streamed.batch
 
     def length(self, arrays: Sequence[Array]) -> int:
         """Number of positions in a chunk."""
@@ -243,18 +249,8 @@ class NetworkStream(Stateful):
     @property
     def phase(self) -> tuple[int, ...]:
         """The state without the values; it is equal for streams that can share a batch."""
-        if self._streamed is None:
-            return self.source.schedule.key(self._counts)
-        return self._streamed.key(self._key)
-
-    @property
-    def moment(self) -> Moment:
-        """A snapshot for `go_back`, valid for one push."""
-        return self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended
-
-    def go_back(self, moment: Moment) -> None:
-        """Restore a moment, which undoes the push after it."""
-        self._streamed, self._chunk, self._counts, self._key, self._kept, self._ended = moment
+        counts, key, streamed, *_ = self.moment
+        return self.source.schedule.key(counts) if streamed is None else streamed.key(key)
 
     def rows(self, first: int, stop: int) -> Self:
         """A copy with a range of the streams in this batch."""
@@ -266,9 +262,9 @@ class NetworkStream(Stateful):
 
     def _joined(self, streams: Sequence[NetworkStream], batch: int, rows: slice) -> Self:
         """A batch of these rows of streams in one phase; some of them may have no rows yet."""
-        one, opened = self._begun(), [s for s in streams if s._streamed]
+        one, opened = self._begun(), [s for s in streams if s.moment.streamed]
         if opened:
-            chunk, counts = opened[0]._chunk, opened[0]._counts
+            counts, chunk = opened[0].moment.counts, opened[0].moment.chunk
             streamed = self.source.streamed(batch, chunk)
             columns = zip(*(stream._arrays_in(streamed, rows) for stream in opened), strict=True)
             arrays = [np.ascontiguousarray(np.concatenate(column)) for column in columns]
@@ -277,8 +273,9 @@ class NetworkStream(Stateful):
 
     def _arrays_in(self, streamed: Streamed, rows: slice) -> Iterator[Array]:
         """Yield rows of the kept positions of each value, in the forms of `streamed`."""
-        forms = {} if self._streamed is None else self._streamed.forms
-        for value, array in zip(self._counts.kept, self._arrays(), strict=True):
+        counts, _, known, *_ = self.moment
+        forms = {} if known is None else known.forms
+        for value, array in zip(counts.kept, self._arrays(), strict=True):
             before, after = forms[value].layout, streamed.forms[value].layout
             if before is not after:
                 array = np.moveaxis(array, *((1, -1) if before is DataLayout.NCX else (-1, 1)))
