@@ -15,8 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from ..arrays import Array
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..network import Network
-from ..network.box_programs import BoxPrograms
-from ..network.boxes import Box
+from ..network.boxes import Box, BoxPrograms
 from ..problem import DataLayout
 from ..signatures import AlgorithmName, NetworkPrecision
 from .functions import dask_operand

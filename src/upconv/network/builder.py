@@ -23,10 +23,9 @@ from .layers import Layers
 from .values import Nodes, Value
 
 if TYPE_CHECKING:
-    from .box_programs import BoxPrograms
+    from .boxes import BoxPrograms
     from .compile import Compiler
-    from .program import Program
-    from .program_cache import Programs
+    from .program import Program, Programs
     from .streams import NetworkStream
 
 
@@ -187,7 +186,7 @@ class Network(Layers):
 
         They raise `EngineRefusal` if an operation that reads all positions would be divided.
         """
-        from .box_programs import BoxPrograms
+        from .boxes import BoxPrograms
 
         options = _options(precision, None, algorithm)
         return BoxPrograms.of(self._compiler(by_name("shapes", shapes)), shapes, options)
@@ -205,7 +204,7 @@ class Network(Layers):
         self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Made]
     ) -> Made:
         """Call `make` with the network's programs and the shapes of all inputs."""
-        from .program_cache import Programs  # the builder itself needs no engine
+        from .program import Programs  # the builder itself needs no engine
 
         self._programs = self._programs or Programs(self.graph(**shapes))
         known = dict(zip(self._nodes.inputs, self._nodes.input_shapes(shapes), strict=True))

@@ -12,9 +12,10 @@ that are not finite go to that program directly.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,11 +26,12 @@ from ..engine_choice import Algorithm
 from ..engines.base import Maybe
 from ..engines.nonfinite import is_finite
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError
-from .compile import Compiled
+from .compile import Compiled, Compiler
 from .explain import explained
-from .graph import Array, Options, Shape
+from .graph import Array, Graph, Options, Shape
 from .instances import KEPT, Buffers, Instance
 
+_MOST_PROGRAMS = 32  # of a network
 _lock = threading.RLock()
 forks.hold(_lock)
 
@@ -225,3 +227,33 @@ def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
         before.append(result)
         written.append(result if fits else np.empty(result.shape, result.dtype))
     return written
+
+
+class Programs:
+    """A bounded, thread-safe cache of programs; two threads may compile the same program."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.compiler, self._buffers = Compiler(graph), Buffers()
+        self._programs: OrderedDict[object, Program] = OrderedDict()
+
+    def compiled(self, shapes: Mapping[str, Shape], options: Options) -> Program:
+        """A new program for inputs of these shapes."""
+        return Program(partial(self.compiler.compiled, shapes), options, self._buffers)
+
+    def find(self, shapes: Mapping[str, Shape], options: Options) -> Program | None:
+        """The cached program for inputs of these shapes, if any."""
+        return self._programs.get((*shapes.items(), options))
+
+    def kept(self, shapes: Mapping[str, Shape], options: Options) -> Program:
+        """The program for inputs of these shapes, compiled if it is not cached."""
+        key = (*shapes.items(), options)
+        program = self._programs.pop(key, None)
+        if program is None:
+            program = self.compiled(shapes, options)
+        self._programs[key] = program
+        while len(self._programs) > _MOST_PROGRAMS:
+            # A thread may be about to run it: drop the reference without closing it.
+            self._programs.popitem(last=False)
+        for other in list(self._programs.values()):
+            other.trim()
+        return program

@@ -14,10 +14,9 @@ from ..engines.jit.steps import Step
 from ..problem import DataLayout
 from . import graph as ir
 from .graph import Array
-from .lines import channels_first, channels_last, one_by_one
+from .lines import Windows, channels_first, channels_last, one_by_one
 from .moves import channel_copies, position_copies, split, sums
 from .tables import Arrays, Target
-from .taps import Windows
 
 _Picking = ir.Permute | ir.PixelUnshuffle
 _ROW = 1024  # most positions per row in a pool over all positions
