@@ -24,7 +24,7 @@ from . import graph as ir
 from .compile import Choice, Compiler, resized
 from .convolutions import problem_of
 from .digests import digest
-from .kinds import KINDS
+from .kinds import located
 from .layout_choice import laid_out
 from .parts import Part, PartBuilder
 from .program import Program
@@ -123,8 +123,7 @@ def _reaches(node: ir.Node, graph: ir.Graph) -> tuple[Reach, ...]:
 
 def _require_local(node: ir.Node, rules: tuple[Reach, ...]) -> None:
     if isinstance(rules[0], Everything):
-        where = KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
-        text = f"A network with {where} cannot be computed in chunks: {rules[0].reason}"
+        text = f"A network with {located(node)} cannot be computed in chunks: {rules[0].reason}"
         remedy = "Use one chunk along the spatial axes, or end the network before this operation."
         raise EngineRefusal(f"{text}. {remedy}")
 

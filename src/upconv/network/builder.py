@@ -20,6 +20,7 @@ from ..threads import resolved
 from . import graph as ir
 from .kinds import described_shape
 from .layers import Layers
+from .operands import one_each
 from .values import Nodes, Value
 
 if TYPE_CHECKING:
@@ -135,9 +136,7 @@ class Network(Layers):
         The results and errors are those of `Program.run`.
         """
         names = self._nodes.inputs
-        if len(arrays) != len(names):
-            expected = f"{len(names)}: {', '.join(names)}"
-            raise ArgumentError("the number of inputs", str(len(arrays)), expected)
+        one_each("the number of inputs", arrays, names)
         pairs = zip(names, arrays, strict=True)
         shapes = {name: as_array(name, array).shape for name, array in pairs}
         return self.program(shapes, precision=precision, threads=threads).run(*arrays)

@@ -32,10 +32,9 @@ from .kinds import signature_of
 
 
 class Layer(NamedTuple):
-    """A convolution ready to run: its problem, the kernel, the packed weight, bias and slopes."""
+    """A convolution ready to run: the kernel, the packed weight, bias and slopes."""
 
     operation: Convolution
-    problem: Problem
     variant: str
     entry: Entry
     weight: PackedWeight
@@ -155,4 +154,4 @@ class Weights:
         arrays = (op.operand for op in operation.epilogue if op.name == "prelu")
         slopes = next((np.asarray(array, dtype) for array in arrays), None)
         packed = packings.of(entry.primitive, operation.weight, dtype)
-        return Layer(operation, problem, variant, entry, packed, bias, slopes)
+        return Layer(operation, variant, entry, packed, bias, slopes)

@@ -49,6 +49,11 @@ def described_shape(shape: Sequence[object]) -> str:
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
 
 
+def located(node: ir.Node) -> str:
+    """The name of a node's operation, and the line that added it, for an error."""
+    return KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
+
+
 def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
     x, weight = shapes[0], operation.weight.shape
     if len(weight) != len(x):

@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 from ..arrays import Array, as_array
-from ..errors import ArgumentError, EngineRefusal, ShapeError, UpconvError
+from ..errors import ShapeError, UpconvError
 from .axes import Axes, from_network, to_network
 from .builder import Network
 from .digests import plain
-from .kinds import KINDS, agree, described_shape
+from .kinds import agree, described_shape, located
+from .operands import one_each
+from .stream_schedule import refused
 from .stream_sources import Source
 from .streams import NetworkStream
 
 FAR = 1_000_003
 """A length beyond any condition on short inputs; captures have no data."""
-_REMEDY = "Run the model on whole inputs, or stream the part before it."
 
 
 class Captured(NamedTuple):
@@ -103,13 +104,11 @@ def _merged(
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):
         if a.inputs != b.inputs or [*plain(a.operation)] != [*plain(b.operation)]:
-            where = KINDS[type(a.operation)].name + (f" at {a.line}" if a.line else "")
-            why = f"it is a different operation for inputs of {case}"
-            raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}")
+            raise refused(located(a), f"it is a different operation for inputs of {case}")
     pairs = list(zip(axes, other.outputs, strict=False))
     alike = all(agree(a, b) for a, b in pairs)
     if len(one) != len(two) or len(axes) != len(other.outputs) or not alike:
-        raise EngineRefusal(f"A stream cannot compute this model: it differs for {case}. {_REMEDY}")
+        raise refused("this model", f"it differs for {case}")
     return tuple(
         tuple(p if p is not None else q for p, q in zip(a, b, strict=True)) for a, b in pairs
     )
@@ -135,9 +134,7 @@ class ModelStream(NetworkStream):
     def arrays(self, chunks: Sequence[Any]) -> list[Array]:
         """The chunks as (N, C, *size); raises an error if they do not fit the inputs."""
         shapes = self.signature.shapes
-        if len(chunks) != len(shapes):
-            expected = f"{len(shapes)}: {', '.join(shapes)}"
-            raise ArgumentError("the number of chunks", str(len(chunks)), expected)
+        one_each("the number of chunks", chunks, shapes)
         result = []
         for (name, shape), chunk in zip(shapes.items(), chunks, strict=True):
             array, axes = as_array(name, chunk), self.signature.axes[name]

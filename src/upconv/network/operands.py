@@ -5,7 +5,7 @@ Methods copy arrays as float32, so later changes do not affect a network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -179,6 +179,12 @@ def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
         if max(ends) >= taps:
             raise ArgumentError(f"padding[{axis}]", str(max(ends)), f"less than the kernel, {taps}")
     return padding
+
+
+def one_each(argument: str, values: Sequence[object], names: Collection[str]) -> None:
+    """Raise `ArgumentError` unless there is one value per name; `argument` is their number."""
+    if len(values) != len(names):
+        raise ArgumentError(argument, str(len(values)), f"{len(names)}: {', '.join(names)}")
 
 
 def one_of(argument: str, value: object, names: Sequence[str]) -> None:

@@ -30,6 +30,7 @@ from .compile import Compiled, Compiler
 from .explain import explained
 from .graph import Array, Graph, Options, Shape
 from .instances import KEPT, Buffers, Instance
+from .operands import one_each
 
 _MOST_PROGRAMS = 32  # of a network
 _lock = threading.RLock()
@@ -186,9 +187,7 @@ class Program:
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
         """The arguments of a call as dense arrays that fit the inputs."""
-        if len(arrays) != len(self._inputs):
-            expected = f"{len(self._inputs)}: {', '.join(self._inputs)}"
-            raise ArgumentError("the number of arrays", str(len(arrays)), expected)
+        one_each("the number of arrays", arrays, self._inputs)
         checked = []
         for (name, shape), value in zip(self._inputs.items(), arrays, strict=True):
             array = as_array(name, value)

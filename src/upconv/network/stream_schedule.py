@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..errors import EngineRefusal, ShapeError
 from . import graph as ir
-from .kinds import KINDS
+from .kinds import located
 from .parts import Part, PartBuilder
 from .reach import Reach, reach
 
@@ -80,7 +80,7 @@ class Schedule:
         for node in graph.nodes:
             extent = graph.shapes[node.outputs[0]][self.axis]
             if any(graph.shapes[value][self.axis] != extent for value in node.inputs[1:]):
-                raise _refused(node, "it broadcasts a value over all positions")
+                raise refused(located(node), "it broadcasts a value over all positions", "network")
         self.begin = State((0,) * self.values, (0,) * self.values)
 
     @property
@@ -187,13 +187,12 @@ def _reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
     try:
         return reach(node, graph, number)
     except EngineRefusal as refusal:
-        raise _refused(node, str(refusal)) from None
+        raise refused(located(node), str(refusal), "network") from None
 
 
-def _refused(node: ir.Node, why: str) -> EngineRefusal:
-    """The error for a node that cannot be streamed."""
-    where = KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
-    remedy = "Run the network on whole inputs, or stream the part before it."
+def refused(where: str, why: str, whole: str = "model") -> EngineRefusal:
+    """The error for an operation of a model, or of another `whole`, that cannot be streamed."""
+    remedy = f"Run the {whole} on whole inputs, or stream the part before it."
     return EngineRefusal(f"A stream cannot compute {where}: {why}. {remedy}")
 
 

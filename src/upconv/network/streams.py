@@ -16,6 +16,7 @@ from ..problem import DataLayout
 from ..stream_state import Stateful, by_one_thread
 from .histories import Kept
 from .kinds import agree, described_shape
+from .operands import one_each
 from .stream_batches import StreamBatch
 from .stream_programs import Streamed
 from .stream_schedule import Schedule, State
@@ -176,11 +177,8 @@ class NetworkStream(Stateful):
     def checked(self, chunks: Sequence[Any], batch: int | None) -> list[Array]:
         """The chunks as dense arrays, checked against the inputs, each other and the batch."""
         shapes, axis = self.source.shapes, self.source.axis
-        if len(chunks) != len(shapes):
-            expected = f"{len(shapes)}: {', '.join(shapes)}"
-            raise ArgumentError("the number of chunks", str(len(chunks)), expected)
-        arrays = []
-        length = None
+        one_each("the number of chunks", chunks, shapes)
+        arrays, length = [], None
         for (name, shape), chunk in zip(shapes.items(), chunks, strict=True):
             array = as_array(name, chunk)
             wanted = [*shape]

@@ -16,7 +16,7 @@ from ..arrays import as_shape
 from ..checks import integer, number
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from .graph import EXCHANGED, Graph, Input, Node, Op, Operation, Pointwise, Shape
-from .kinds import KINDS, OpenShape, described_shape, output_shapes
+from .kinds import OpenShape, described_shape, located, output_shapes
 from .operands import one_of, one_or_all, per_channel, with_constant
 
 Declared = tuple[int | str | None, ...]
@@ -158,7 +158,7 @@ class Nodes:
             try:
                 shapes = output_shapes(node.operation, tuple(known[value] for value in node.inputs))
             except ArgumentError as error:
-                where = f"{KINDS[type(node.operation)].name} at {node.line}: {error.argument}"
+                where = f"{located(node)}: {error.argument}"
                 raise type(error)(where, error.got, error.expected, error.remedy) from None
             known.update(zip(node.outputs, cast(tuple[Shape, ...], shapes), strict=True))
         needed = set(self.outputs)

@@ -13,10 +13,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ..arrays import Array, as_shape
 from ..checks import by_name, integer
-from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
+from ..errors import ArgumentError, UpconvError, brief
 from ..network import Network
 from ..network.axes import Arranged, declared_axes
 from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model
+from ..network.stream_schedule import refused
 from ..signatures import AlgorithmName, NetworkPrecision
 from .constants import FOLDED, constant_value, folded, replace
 from .graphs import is_op, named
@@ -27,7 +28,6 @@ from .session.arranging import translate_arranged
 from .session.units import units
 
 _LENGTH = 64  # of the inputs in the first capture
-_REMEDY = "Run the model on whole inputs, or stream the part before it."
 _SIZES = (
     "Gather", "Floor", "Ceil", "Mod", "ConstantOfShape", "Expand", "Range", "Where", "Equal",
     "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Max", "Min", "Abs",
@@ -167,8 +167,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
         try:
             translate_arranged(network, unit, values, opset)
         except (UpconvError, TypeError, ValueError, KeyError) as error:
-            why = str(error).rstrip(".")
-            raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}") from None
+            raise refused(where, str(error).rstrip(".")) from None
     outputs = []
     for y in model.graph.outputs:
         if y not in values:

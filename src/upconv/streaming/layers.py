@@ -20,8 +20,8 @@ from ..engines.nonfinite import is_finite
 from ..engines.ordered_sums import ORDERED, InvariantEngine, OrderedEngine, invariant_engine
 from ..errors import ArgumentError, ShapeError
 from ..execution import PackedCall, Packings, PreparedCall
-from ..geometry import Axis, same_padding
-from ..keywords import Keywords, Same, frozen_activation, integers, paddings
+from ..geometry import Axis
+from ..keywords import Keywords, Same, frozen_activation, integers, paddings, paddings_of_stride_1
 from ..network.graph import Chain, Convolution, Op
 from ..problem import DataLayout, Epilogue, Problem, WeightLayout
 from ..shapes import Signature
@@ -87,15 +87,12 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
     """Return the axis without its size; refuse padding that depends on the size."""
     begin, end = axis.crop_begin, axis.crop_end
     if convolves:
-        pads = paddings(keywords.padding, 1)
-        if isinstance(pads, Same):
-            if axis.stride > 1:
-                remedy = "Write the zeros as ((begin, end),)."
-                expected = "numbers for a stride above 1: 'same' depends on the whole input's size"
-                raise ArgumentError("padding", repr(keywords.padding), expected, remedy)
-            upper = pads is Same.UPPER
-            pads = (same_padding(_FAR, axis.kernel, 1, axis.dilation, upper=upper),)
-        begin, end = pads[0]
+        padding = keywords.padding
+        if axis.stride > 1 and isinstance(paddings(padding, 1), Same):
+            remedy = "Write the zeros as ((begin, end),)."
+            expected = "numbers for a stride above 1: 'same' depends on the whole input's size"
+            raise ArgumentError("padding", repr(padding), expected, remedy)
+        begin, end = paddings_of_stride_1(padding, [axis.kernel], [axis.dilation])[0]
     return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
 
 
@@ -171,10 +168,6 @@ class Layer:
         epilogue = chain_of(problem.epilogue)
         transposed = not axis.convolves
         return Convolution(weight, self._bias, keywords, transposed, epilogue, self.engine.sums)
-
-    def shape(self, batch: int, size: int) -> tuple[int, ...]:
-        """The shape of an input of the given size."""
-        return self.problem.layout.shape(batch, self.channels, (size,))
 
     def digest(self) -> bytes:
         """A digest of everything that results depend on."""

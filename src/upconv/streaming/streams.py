@@ -165,7 +165,7 @@ class Stream(Stateful):
         """
         self._require_open()
         if self._tail is None:
-            shape = self.layer.shape(0, 0)
+            shape = self.layer.problem.layout.shape(0, self.layer.channels, (0,))
             expected = "at least one chunk, which determines the batch"
             remedy = f"An empty chunk of shape {shape} suffices."
             raise ArgumentError("the stream", "empty", expected, remedy)

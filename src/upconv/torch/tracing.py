@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from ..errors import ArgumentError, EngineRefusal, UpconvError, brief
+from ..errors import ArgumentError, UpconvError, brief
 from ..network import Network
 from ..network.axes import Arranged
 from ..network.model_streams import Captured
+from ..network.stream_schedule import refused
 from . import arranging
 from .operators import FUSED
 
-_REMEDY = "Run the model on whole inputs, or stream the part before it."
 _COPIES = ("detach", "clone", "alias", "lift_fresh", "_to_copy")
 
 
@@ -147,7 +147,7 @@ class Trace:
     def _refuse(self, name: str, why: str) -> NoReturn:
         module = next(filter(None, reversed(self._modules)), "")
         where = f"{name} in {module}" if module else name
-        raise EngineRefusal(f"A stream cannot compute {where}: {why}. {_REMEDY}") from None
+        raise refused(where, why) from None
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
