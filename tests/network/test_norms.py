@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.native_steps import DTYPES, LAYOUTS, WAYS, Case, checked, run, stays_inside
+from tests.support.native_steps import DTYPES, LAYOUTS, Case, checked, run
 from upconv.engines.jit import statistics
 from upconv.engines.jit.cpu import host
 from upconv.network.graph import Input, Norm, Op
@@ -115,43 +115,6 @@ def test_constant_groups_become_zero():
     out = np.empty_like(x)
     run(steps(Norm(4, 1e-5), [out], [x], Target(DataLayout.NCX, 1, host())))
     assert not out.any()
-
-
-@pytest.mark.parametrize(("cpu", "feature"), WAYS)
-def test_norms_stay_inside_their_arrays(cpu, feature):
-    """Each processor computes cases of its own."""
-    first = 100 * (1 + WAYS.index((cpu, feature)))
-    stays_inside(__name__, range(first, first + 14), cpu, feature)
-
-
-@pytest.mark.parametrize("fault", ["part", "moment", "epsilon"])
-def test_a_planted_fault_is_seen(fault, monkeypatch):
-    codes = [statistics.part_code, statistics.final_code]
-    case = Case(Norm(2, 1e-2), ((1, 4, 3000),), slack=256, scale=4.0, spread=1.0, mean=0.5)
-    checked(case, steps)
-    for code in codes:
-        code.cache_clear()
-    if fault == "part":
-        from upconv.network import norms
-
-        parts = norms._parts
-        monkeypatch.setattr(norms, "_parts", lambda *a: parts(*a)[:-1])
-    elif fault == "moment":
-        moments = statistics._moments
-
-        def plain(f, shift, sums, count):
-            return moments(f, shift, sums, count)[0], sums[1]
-
-        monkeypatch.setattr(statistics, "_moments", plain)
-    else:
-        case = replace(case, operation=Norm(2, 1e-2))
-        from upconv.network import norms
-
-        monkeypatch.setattr(norms, "pack", lambda kind, value: __import__("struct").pack(kind, 0.0))
-    with pytest.raises(AssertionError):
-        checked(case, steps)
-    for code in codes:
-        code.cache_clear()
 
 
 def test_a_new_size_compiles_nothing():

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support import native_steps
-from tests.support.native_steps import DTYPES, LAYOUTS, WAYS, Case, checked, run, stays_inside
-from tests.support.processes import python
+from tests.support.native_steps import DTYPES, LAYOUTS, Case, checked, run
 from upconv.engines.jit import chains, elementary
 from upconv.engines.jit.chains import EMITTERS, chain_code
 from upconv.engines.jit.cpu import host
@@ -130,28 +129,6 @@ def test_every_operation_has_the_values_of_its_definition(name, layout):
 @pytest.mark.parametrize("seed", range(60))
 def test_random_chains(seed):
     checked(drawn(seed), steps)
-
-
-@pytest.mark.parametrize(("cpu", "feature"), WAYS)
-def test_chains_stay_inside_their_arrays(cpu, feature):
-    """Each processor computes cases of its own."""
-    first = 100 * (1 + WAYS.index((cpu, feature)))
-    stays_inside(__name__, range(first, first + 14), cpu, feature)
-
-
-def test_a_write_beside_an_array_is_seen(monkeypatch):
-    """The fence of the test above must be able to fail."""
-    code = (
-        "from tests.support import native_steps; import tests.network.test_pointwise as t\n"
-        "from upconv.network import matrices as m\n"
-        "drawn = m.Matrices.pieces\n"
-        "def pieces(self, *given):\n"
-        "    result = drawn(self, *given); result['length'][-1] += 1; return result\n"
-        "m.Matrices.pieces = pieces\n"
-        "native_steps.main(t.drawn, t.steps, range(100, 130))"
-    )
-    done = python(code)
-    assert done.returncode != 0
 
 
 def test_functions_are_accurate():

@@ -13,12 +13,10 @@ from tests.support.native_steps import (
     checked,
     laid_out,
     run,
-    stays_inside,
 )
 from tests.support.processes import python, require_feature
 from upconv.engines.jit import windows
 from upconv.engines.jit.cpu import VARIABLE, host
-from upconv.network import lines
 from upconv.network.graph import (
     ChannelPool,
     Concat,
@@ -166,13 +164,6 @@ def test_conversions_on_older_processors(cpu, feature):
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(("cpu", "feature"), WAYS)
-def test_windows_stay_inside_their_arrays(cpu, feature):
-    """Each processor computes cases of its own."""
-    first = 1000 * (1 + WAYS.index((cpu, feature)))
-    stays_inside(__name__, range(first, first + 24), cpu, feature)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nan_and_infinity_in_maxima(layout):
     """NaN wins, wherever it stands in a window, as in NumPy."""
@@ -252,40 +243,3 @@ def test_a_new_size_compiles_nothing():
     for size in (22, 64, 130):
         prepared(size)
     assert windows.line_code.cache_info().misses == before
-
-
-@pytest.mark.parametrize("fault", ["taps", "scale", "edge", "phases"])
-def test_a_planted_fault_is_seen(fault, monkeypatch):
-    """A tap one position off, a factor of sums, an edge, or a phase of an upsampling."""
-    pool = Pool("average", (3,), (1,), ((1, 1),))
-    cases = {
-        "taps": Case(pool, ((1, 4, 50),), DataLayout.NXC, slack=64),
-        "scale": Case(pool, ((1, 4, 50),), slack=64),
-        "edge": Case(Resample((2,), "linear"), ((1, 4, 50),), slack=64),
-        "phases": Case(Resample((2,), "linear"), ((1, 4, 50),), slack=64),
-    }
-    checked(cases[fault], steps)
-    windows.line_code.cache_clear()
-    if fault == "taps":
-        product = lines.tap_tables
-        monkeypatch.setattr(
-            lines, "tap_tables",
-            lambda taps, step: product(taps._replace(offsets=np.roll(taps.offsets, 1, 0)), step),
-        )  # fmt: skip
-    elif fault == "scale":
-        taps = lines.taps_along
-        monkeypatch.setattr(
-            lines, "taps_along",
-            lambda *given: taps(*given)._replace(weights=1.01 * taps(*given).weights),
-        )  # fmt: skip
-    elif fault == "edge":
-        last = lines._last_axis
-        monkeypatch.setattr(
-            lines, "_last_axis", lambda given: (*last(given)[:3], "fill", *last(given)[4:])
-        )
-    else:
-        phases = windows._phases
-        monkeypatch.setattr(windows, "_phases", lambda *given: phases(*given)[::-1])
-    with pytest.raises(AssertionError):
-        checked(cases[fault], steps)
-    windows.line_code.cache_clear()

@@ -1,24 +1,25 @@
 """Native steps of a network's operations against their definitions, on arrays of every kind.
 
-`checked` computes one case; `stays_inside` computes many in a process of its own, `main`, between
-unmapped pages, as guarded.py fences arrays.
+`checked` computes one case; `main` computes many in a process of its own, between unmapped pages,
+as guarded.py fences arrays.
 """
 
 import faulthandler
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.guarded import Fence, Side, zoned_stacks
-from tests.support.processes import python, require_feature
 from upconv.engines.jit import pool
-from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.jit.cpu import host
 from upconv.engines.jit.steps import Step
 from upconv.engines.jit.walk import walk_code
 from upconv.network.definitions import define
@@ -136,33 +137,22 @@ def _compare(case: Case, outputs: Sequence[Array], wanted: Sequence[Array]) -> N
             )
 
 
-def main(draw: Callable[[int], Case], steps: Callable[..., list[Step]], seeds: range) -> None:
-    """Compute the cases of seeds on both sides of the fence, in a process that ends here."""
+def main(seeds: Mapping[str, range]) -> None:
+    """Compute the cases that test modules draw by seeds, on both sides of the fence, in a process
+    that ends here."""
     faulthandler.enable()
     try:
         fence = Fence()
         with zoned_stacks():
-            for seed in seeds:
-                case = draw(seed)
-                for side in Side:
-                    print(seed, side.value, case, flush=True)
-                    checked(case, steps, fence.raised(side))
+            for name, numbers in seeds.items():
+                module = import_module(f"tests.network.{name}")
+                for seed, side in product(numbers, Side):
+                    case = module.drawn(seed)
+                    print(name, seed, side.value, case, flush=True)
+                    checked(case, module.steps, fence.raised(side))
                     fence.check()
         print("done", flush=True)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
-
-
-def stays_inside(module: str, seeds: range, cpu: str, feature: str) -> None:
-    """Assert that the cases that a test module draws keep inside their arrays, on one of `WAYS`."""
-    if feature:
-        require_feature(feature)
-    code = (
-        f"from tests.support import native_steps; import {module} as t\n"
-        f"native_steps.main(t.drawn, t.steps, {seeds})"
-    )
-    done = python(code, **{VARIABLE: cpu})
-    assert done.returncode == 0, done.stdout[-600:] + done.stderr[-2000:]
-    assert done.stdout.endswith("done\n")
