@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.engines.jit.test_pool_processes import forks, passes
-from tests.support import random_networks
 from upconv import memory
 from upconv.engine_choice import Algorithm
 from upconv.errors import ArgumentError, DTypeError, EngineError, MemoryLimitError, ShapeError
@@ -77,36 +76,6 @@ def test_a_sum_with_a_part_of_another_array(part: str, batch: int) -> None:
     array = draw((batch, 8, 12)).astype(np.float32)
     (expected,) = evaluate(network.graph(), [array])
     np.testing.assert_allclose(network(array), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_values(threads: int) -> None:
-    graph = decoder().graph()
-    program = program_of(graph, threads)
-    for seed in range(3):
-        x = x_of(seed=seed)
-        for result, expected in zip(
-            program(x), evaluate(graph, [x.astype(np.float64)]), strict=True
-        ):
-            np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(36))
-def test_random_networks(seed: int) -> None:
-    case = random_networks.case(seed)
-    graph = case.graph()
-    program = program_of(graph)
-    arrays = case.arrays()
-    before = [array.copy() for array in arrays]
-    expected = random_networks.expected(graph, arrays, 2.0**-22)
-    for _ in range(2):
-        results = program.run(*arrays)
-        results = results if isinstance(results, tuple) else (results,)
-        for result, (value, bound) in zip(results, expected, strict=True):
-            assert result.shape == value.shape
-            assert np.abs(result - value).max() <= bound + 1e-6, case
-    for array, old in zip(arrays, before, strict=True):
-        assert array.tobytes() == old.tobytes(), "inputs are only read"
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -18,7 +18,7 @@ from tests.support import random_networks
 from tests.support.processes import printed, require_feature
 from tests.support.random_networks import Case
 from upconv.network import compile as compiling
-from upconv.network import fold, fuse, memory
+from upconv.network import fold, fuse
 from upconv.network.graph import Convert, Convolution, Graph, Input, Lstm, Node
 from upconv.network.layout_choice import laid_out
 from upconv.network.place import place
@@ -46,20 +46,23 @@ def in_layout(monkeypatch: pytest.MonkeyPatch, name: str, seed: int = 0) -> None
     monkeypatch.setattr(compiling, "labels", forced)
 
 
-def wrong(case: Case, precision: str = "float32", threads: int = 2) -> str:
-    """What is wrong with the results of a compiled network; "" where nothing is."""
-    graph, arrays = case.graph(), case.arrays()
-    program = case.network().compile(precision=precision, threads=threads)
-    results = program.run(*arrays)
+def wrong(case: Case, precision: str = "float32", threads: int = 2, *, opened: bool = False) -> str:
+    """What is wrong with the results of two runs of a network; "" where nothing is."""
+    graph, arrays, network = case.graph(), case.arrays(), case.network(opened=opened)
+    before = [array.tobytes() for array in arrays]
     expected = random_networks.expected(graph, arrays, EPSILON[precision])
-    for result, (value, bound) in zip(
-        results if isinstance(results, tuple) else (results,), expected, strict=True
-    ):
-        with np.errstate(invalid="ignore"):  # faults may end in infinity
-            error = np.abs(result - value).max(initial=0)
-        if not error <= bound + EPSILON[precision]:
-            return f"off by {error}, at most {bound} allowed: {case}"
-    return ""
+    for _ in range(2):
+        results = network(*arrays, precision=precision, threads=threads)
+        for result, (value, bound) in zip(
+            results if isinstance(results, tuple) else (results,), expected, strict=True
+        ):
+            assert result.shape == value.shape
+            with np.errstate(invalid="ignore"):  # faults may end in infinity
+                error = np.abs(result - value).max(initial=0)
+            if not error <= bound + EPSILON[precision]:
+                return f"off by {error}, at most {bound} allowed: {case}"
+    written = before != [array.tobytes() for array in arrays]
+    return f"inputs are written: {case}" if written else ""
 
 
 @pytest.mark.parametrize("layouts", LAYOUTS)
@@ -79,7 +82,7 @@ def test_bfloat16(monkeypatch: pytest.MonkeyPatch, layouts: str, seed: int) -> N
 
 OTHERS = """
 from tests.network import test_values as values
-for seed in range(200, 205):
+for seed in (203, 211):
     for precision in values.EPSILON:
         print(end=values.wrong(values.random_networks.case(seed), precision))
 """
@@ -87,7 +90,8 @@ for seed in range(200, 205):
 
 @pytest.mark.parametrize(("processor", "feature"), [("haswell", "avx2"), ("x86-64", "sse2")])
 def test_older_processors(processor: str, feature: str) -> None:
-    """Without the instructions of AVX-512, LLVM divides and converts vectors in other ways."""
+    """Without AVX-512, LLVM divides and converts vectors in other ways; the two networks have 24 of
+    the operations and functions."""
     pytest.importorskip("ml_dtypes", reason="bfloat16 arrays are ml_dtypes'")
     require_feature(feature)
     assert printed(OTHERS, UPCONV_JIT_CPU=processor) == ""
@@ -125,14 +129,7 @@ def test_sums_and_second_results_inside_a_concatenation(
 
 def test_open_sizes() -> None:
     for seed in range(400, 406):
-        case = random_networks.case(seed)
-        network, arrays = case.network(opened=True), case.arrays()
-        expected = random_networks.expected(case.graph(), arrays, EPSILON["float32"])
-        for _ in range(2):
-            results = network(*arrays)
-            listed = results if isinstance(results, tuple) else (results,)
-            for result, (value, bound) in zip(listed, expected, strict=True):
-                assert np.abs(result - value).max(initial=0) <= bound + 1e-6, case
+        assert not wrong(random_networks.case(seed), opened=True)
 
 
 # Planted faults -----------------------------------------------------------------------------------
@@ -177,19 +174,12 @@ def _appended(maker: Node, end: Any, node: Node, *, stored: bool) -> Node:
     return fuse.with_chain(joined, ops, joined.inputs, joined.outputs)
 
 
-def _shorter(graph: Graph) -> Any:
-    """`memory._lives` that lets values go one node too early."""
-    homes, lives = LIVES(graph)
-    return homes, {v: life._replace(end=life.end - 1) for v, life in lives.items()}
-
-
-APPENDED, LIVES = fuse._appended, memory._lives
+APPENDED = fuse._appended
 FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "layout": (compiling, "laid_out", _mistaken, "mixed"),
     "folding": (fold, "_scaled", _unscaled, ""),
     "placing": (compiling, "place", _misplaced, "first"),
     "fusing": (fuse, "_appended", _appended, ""),
-    "memory": (memory, "_lives", _shorter, ""),
 }
 
 
