@@ -168,7 +168,8 @@ def _case(rng: random.Random, nodes: int) -> Case:
     network, values = _built(inputs, calls)
     count = rng.randint(2, nodes - 1)  # one call may bring another
     for _ in range(4 * count):  # some calls do not fit
-        for call in _CALLS[rng.choice(tuple(_CALLS))](rng, values):
+        make = _CALLS[rng.choice(tuple(_CALLS))]
+        for call in make(rng, values, _pick(rng, values)):
             try:
                 value = made(network, values, call, len(calls))
             except ShapeError:
@@ -213,7 +214,8 @@ def _shape(rng: random.Random, rank: int) -> tuple[int, ...]:
     return (rng.choice((1, 1, 2, 3)), channels, *(rng.randint(1, most) for _ in range(rank)))
 
 
-Generator = Callable[[random.Random, list[Value]], Iterator[Call]]
+Generator = Callable[[random.Random, list[Value], int], Iterator[Call]]
+"""Function: calls on a value, by its number among all values."""
 
 
 def _pick(rng: random.Random, values: list[Value]) -> int:
@@ -225,8 +227,7 @@ def _each(rng: random.Random, shape: Any, low: int, high: int) -> tuple[int, ...
     return tuple(rng.randint(low, high) for _ in shape[2:])
 
 
-def _conv(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _conv(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     shape = values[x].shape
     channels = shape[1] or 1
     groups = rng.choice((1, 1, 1, channels, *(g for g in (2, 3) if channels % g == 0)))
@@ -241,8 +242,7 @@ def _conv(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     yield ("conv", [x], [A(out, channels // groups, *kernel)], words | _end(rng, out))
 
 
-def _conv_transpose(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _conv_transpose(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     shape = values[x].shape
     channels = shape[1] or 1
     groups = rng.choice((1, 1, 1, channels, *(g for g in (2, 3) if channels % g == 0)))
@@ -276,13 +276,12 @@ def _function(rng: random.Random, channels: int) -> Any:
     return (name, P(channels)) if name in ("prelu", "snake") else name
 
 
-def _activation(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _activation(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     yield ("activation", [x], [_function(rng, values[x].channels)], {})
 
 
-def _number(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x, method = _pick(rng, values), rng.choice(("add", "sub", "mul", "div", "maximum", "clip"))
+def _number(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
+    method = rng.choice(("add", "sub", "mul", "div", "maximum", "clip"))
     if method == "clip":
         yield (method, [x], [rng.choice((-0.5, None)), rng.choice((None, 0.75))], {})
     else:
@@ -290,16 +289,14 @@ def _number(rng: random.Random, values: list[Value]) -> Iterator[Call]:
         yield (method, [x], [rng.choice(operands[: 2 if method == "div" else 4])], {})
 
 
-def _sum(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _sum(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     shape = values[x].shape
     y = rng.choice([i for i, v in enumerate(values) if v.shape == shape])
     yield (rng.choice(("add", "add", "sub", "maximum", "minimum")), [x, y], [], {})
 
 
-def _bounded(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+def _bounded(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     """Functions that are not for all numbers, of numbers that they are for."""
-    x = _pick(rng, values)
     name = rng.choice(("exp", "square", "sqrt", "div"))
     yield ("activation", [x], ["sigmoid" if name in ("sqrt", "div") else "tanh"], {})
     x = len(values) - 1
@@ -312,51 +309,46 @@ def _bounded(rng: random.Random, values: list[Value]) -> Iterator[Call]:
         yield ("activation", [x], [name], {})
 
 
-def _spread(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+def _spread(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     """A value of one channel, broadcast along the channels of another one."""
-    x = _pick(rng, values)
     _, channels, *size = values[x].shape
     yield ("conv", [x], [A(1, channels, *[1] * len(size))], {"activation": "tanh"})
     pair = [x, len(values) - 1]
     yield (rng.choice(("add", "sub", "mul", "maximum")), rng.choice((pair, pair[::-1])), [], {})
 
 
-def _product(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+def _product(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     """A product with a value of at most 1, so that numbers stay within bounds."""
-    x = _pick(rng, values)
     shape = values[x].shape
     y = rng.choice([i for i, v in enumerate(values) if v.shape == shape])
     yield ("activation", [y], [rng.choice(("sigmoid", "tanh"))], {})
     yield ("mul", rng.choice(([x, len(values) - 1], [len(values) - 1, x])), [], {})
 
 
-def _concat(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    batch, _, *size = values[_pick(rng, values)].shape
+def _concat(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
+    batch, _, *size = values[x].shape
     shapes = (value.shape for value in values)
     fitting = [i for i, shape in enumerate(shapes) if [shape[0], *shape[2:]] == [batch, *size]]
     yield ("concat", [rng.choice(fitting) for _ in range(rng.randint(1, 3))], [], {})
 
 
-def _slice(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _slice(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     start = rng.randrange(values[x].channels)
     yield ("slice", [x], [start, rng.randint(start + 1, values[x].channels)], {})
 
 
-def _pad(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x, mode = _pick(rng, values), rng.choice(("constant", "reflect", "replicate"))
+def _pad(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
+    mode = rng.choice(("constant", "reflect", "replicate"))
     ends = tuple((rng.randint(-1, 3), rng.randint(-1, 3)) for _ in values[x].shape[2:])
     yield ("pad", [x], [ends, mode], {"value": rng.choice((0.0, 0.0, 1.5))})
 
 
-def _crop(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _crop(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     ends = tuple((rng.randint(0, 2), rng.randint(0, 2)) for _ in values[x].shape[2:])
     yield ("crop", [x], [ends], {})
 
 
-def _norm(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _norm(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     method = rng.choice(("batch_norm", "instance_norm", "layer_norm", "group_norm"))
     c = values[x].channels
     affine = [A(c), A(c)] if rng.random() < 0.6 else [None, None]
@@ -369,41 +361,35 @@ def _norm(rng: random.Random, values: list[Value]) -> Iterator[Call]:
         yield (method, [x], affine, {"epsilon": 0.01})
 
 
-def _lstm(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _lstm(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     _, channels, *size = values[x].shape
     width = rng.randint(1, 9)
     weights = [A(4 * width, channels), A(4 * width, width), A(4 * width)]
     yield ("lstm", [x], weights, {}) if len(size) == 1 else ("activation", [x], ["tanh"], {})
 
 
-def _upsample(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _upsample(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     factors = _each(rng, values[x].shape, 1, 3)
     yield ("upsample", [x], [factors, rng.choice(("nearest", "linear"))], {})
 
 
-def _resize(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _resize(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     mode = rng.choice(("nearest", "linear"))
     size = tuple(max(1, rng.choice((n // 2, 2 * n, n + 3))) for n in values[x].shape[2:])
     aligned = mode == "linear" and rng.random() < 0.5
     yield ("resize", [x], [size, mode], {"align_corners": aligned})
 
 
-def _permute(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _permute(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     channels = range(values[x].channels)
     yield ("permute", [x], [rng.choices(channels, k=rng.randint(1, len(channels)))], {})
 
 
-def _pixel_unshuffle(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _pixel_unshuffle(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     yield ("pixel_unshuffle", [x], [_each(rng, values[x].shape, 1, 3)], {})
 
 
-def _pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _pool(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     kernel = _each(rng, values[x].shape, 1, 4)
     words: dict[str, Any] = {"stride": rng.choice((None, _each(rng, values[x].shape, 1, 3)))}
     words["padding"] = tuple((rng.randint(0, k - 1), rng.randint(0, k - 1)) for k in kernel)
@@ -416,9 +402,8 @@ def _pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     yield (method, [x], [kernel], words)
 
 
-def _whole_pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
+def _whole_pool(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     """A value of one position or channel, broadcast along the others."""
-    x = _pick(rng, values)
     mode = rng.choice(("max", "average"))
     if rng.random() < 0.3:
         yield ("softmax", [x], [], {})
@@ -431,8 +416,7 @@ def _whole_pool(rng: random.Random, values: list[Value]) -> Iterator[Call]:
     yield (rng.choice(("add", "sub", "mul", "maximum")), rng.choice((pair, pair[::-1])), [], {})
 
 
-def _pixel_shuffle(rng: random.Random, values: list[Value]) -> Iterator[Call]:
-    x = _pick(rng, values)
+def _pixel_shuffle(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     factors = _each(rng, values[x].shape, 1, 2)
     channels = values[x].channels
     if channels % prod(factors):
