@@ -32,6 +32,10 @@ def test_random_networks_in_random_chunks(first: int) -> None:
         check(seed)
 
 
+def test_last_results_that_depend_on_padding_alone() -> None:
+    check(105)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(16, 2016, 100))
 def test_two_thousand_networks_in_random_chunks(first: int) -> None:

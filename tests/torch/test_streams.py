@@ -45,22 +45,6 @@ def test_decoders_of_transformers(name: str) -> None:
     assert sum(part.shape[-1] for part in parts[:-1]) == max(0, most - stream.latency)
 
 
-def check_around_lstm(before, lstm, behind, model, x):
-    """Two streams, and an LSTM with its state between them, have the values of the model."""
-    with torch.no_grad():
-        expected, between = model(x), before(x)
-        first, last = ut.stream(before, x), ut.stream(behind, between)
-        state, parts = None, []
-        for part in pushed(first, x, 2):
-            if part.shape[-1]:
-                y, state = lstm(part.permute(2, 0, 1), state)
-                part = part + y.permute(1, 2, 0)
-            parts.append(last.push(part))
-    parts.append(last.finish())
-    torch.testing.assert_close(torch.cat(parts, -1), expected, rtol=1e-4, atol=1e-5)
-    return first.latency, last.latency
-
-
 class Recurrent(nn.Module):
     """An LSTM beside a residual connection, as in EnCodec; `keywords` are those of nn.LSTM."""
 
@@ -84,25 +68,6 @@ def test_an_lstm_in_a_stream(keywords) -> None:
     model = Recurrent(**keywords)
     stream, _ = check(model, torch.randn(2, 4, 23))
     assert stream.latency == 3  # that of the layers around it
-
-
-def test_a_recurrent_layer_between_two_streams() -> None:
-    before, lstm = nn.Conv1d(4, 6, 3, padding=1), nn.LSTM(6, 6, 2)
-    behind, x = nn.ConvTranspose1d(6, 2, 4, 2, 1), torch.randn(1, 4, 23)
-
-    def model(x):
-        y = before(x)
-        return behind(y + lstm(y.permute(2, 0, 1))[0].permute(1, 2, 0))
-
-    assert check_around_lstm(before, lstm, behind, model, x) == (1, 1)
-
-
-@pytest.mark.long
-def test_the_parts_of_encodec_have_no_latency() -> None:
-    from tests.support.small_codecs import encodec
-
-    parts, decoder, x = encodec()
-    assert check_around_lstm(*parts, decoder, x) == (0, 0)
 
 
 class Block(nn.Module):

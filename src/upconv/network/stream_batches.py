@@ -31,7 +31,8 @@ class _Group:
             return dict.fromkeys(self.rows, self)
         groups, first = {}, 0
         for number, rows in sorted(self.rows.items()):
-            groups[number] = _Group({number: rows}, self.stream.rows(first, first + rows))
+            own = self.stream.joined([self.stream], rows, slice(first, first + rows))
+            groups[number] = _Group({number: rows}, own)
             first += rows
         return groups
 
@@ -153,7 +154,7 @@ class StreamBatch(Generic[Kind]):
             first.rows = dict(rows)  # a new stream has no rows yet
             return first.stream
         alone = {n: one for group in groups.values() for n, one in group.split().items()}
-        one, *others = (alone[number].stream for number in rows)
-        stream = one.beside(others, sum(rows.values()))
+        streams = [alone[number].stream for number in rows]
+        stream = streams[0].joined(streams, sum(rows.values()))
         self._groups |= alone | dict.fromkeys(rows, _Group(rows, stream))
         return stream

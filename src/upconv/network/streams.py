@@ -250,15 +250,9 @@ class NetworkStream(Stateful):
         counts, key, streamed, *_ = self.moment
         return self.source.schedule.key(counts) if streamed is None else streamed.key(key)
 
-    def rows(self, first: int, stop: int) -> Self:
-        """A copy with a range of the streams in this batch."""
-        return self._joined([self], stop - first, slice(first, stop))
-
-    def beside(self, others: Sequence[NetworkStream], batch: int) -> Self:
-        """A batch of this stream and others in the same phase, in this order."""
-        return self._joined([self, *others], batch, slice(None))
-
-    def _joined(self, streams: Sequence[NetworkStream], batch: int, rows: slice) -> Self:
+    def joined(
+        self, streams: Sequence[NetworkStream], batch: int, rows: slice = slice(None)
+    ) -> Self:  # fmt: skip
         """A batch of these rows of streams in one phase; some of them may have no rows yet."""
         one, opened = self._begun(), [s for s in streams if s.moment.streamed]
         if opened:
