@@ -172,6 +172,8 @@ def test_latency_and_lookahead_are_told() -> None:
     assert (causal.latency, causal.lookahead) == (0, 0)
     wide = upconv.conv_stream(np.ones((1, 1, 7), np.float32), dilation=3, padding=9)
     assert (wide.latency, wide.lookahead) == (9, 9)
+    same = upconv.conv_stream(np.ones((1, 1, 7), np.float32), dilation=3, padding="same_upper")
+    assert same.progress == wide.progress
     ahead = upconv.conv_stream(np.ones((1, 1, 3), np.float32), padding=((5, -3),))
     assert (ahead.latency, ahead.lookahead) == (0, 0)
 
