@@ -67,17 +67,8 @@ def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arrange
     operands = _operands(args)
     axes = common_axes(operands)
     like = Arranged(operands[0].value, axes)
-    args = tuple(_per_channel(like, argument) for argument in args)
+    args = tree_map_only(torch.Tensor, lambda x: like.per_channel(x.detach().float().numpy()), args)
     return Arranged(row(network, *_values(args), **kwargs), axes)
-
-
-def _per_channel(like: Arranged, operand: Any) -> Any:
-    if not isinstance(operand, torch.Tensor):
-        return operand
-    numbers = like.per_channel(operand.detach().float().numpy())
-    if isinstance(numbers, float):
-        return numbers
-    return torch.from_numpy(numbers).reshape(1, -1, *[1] * (len(like.value.shape) - 2))
 
 
 def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) -> Any:

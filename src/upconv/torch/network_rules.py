@@ -1,8 +1,10 @@
 """The table of operations: what a node of an FX graph adds to a network.
 
 A row is a function of a network and of the node's arguments, in the order of PyTorch's function or
-of ATen's operator. Activations are `Value`s, weights are tensors. A row returns the node's `Value`,
-or a list of them. It raises an `UpconvError` for an operation that a network cannot compute.
+of ATen's operator. Activations are `Value`s, weights are tensors; in arithmetic, a tensor is a
+number or an array with one number per channel. An axis that a row works along is the network's, of
+(N, C, *size). A row returns the node's `Value`, or a list of them. It raises an `UpconvError` for
+an operation that a network cannot compute.
 
 `ROWS` holds the rows by name. A name that begins with "functional." is a function of
 `torch.nn.functional` whose argument order differs from that of ATen's operator of the same name.
@@ -19,7 +21,7 @@ import torch
 
 from ..errors import ArgumentError, DTypeError, brief
 from ..network import Network, Value
-from ..network.axes import narrowed, per_channel
+from ..network.axes import narrowed
 from . import windows
 from .functional import geometry, same_pads
 from .tensors import DTYPES, array
@@ -148,8 +150,8 @@ def _pow(network: Network, x: Any, exponent: Any) -> Value:
     return network.activation(x, "square" if exponent == 2 else "sqrt")
 
 
-def _softmax(network: Network, x: Any, dim: Any = None, *rest: Any, dtype: Any = None) -> Value:
-    network_axis(x, 0 if dim is None else dim, channels=True)
+def _softmax(network: Network, x: Any, dim: int, *rest: Any, dtype: Any = None) -> Value:
+    _require_channels(dim)
     if dtype is not None or any(isinstance(argument, torch.dtype) for argument in rest):
         raise ArgumentError("dtype", "given", "None")
     return network.softmax(x)
@@ -181,53 +183,40 @@ def _add(network: Network, x: Any, y: Any, alpha: Any = 1) -> Value:
 
 def _commutative(name: str, network: Network, x: Any, y: Any) -> Value:
     x, y = (x, y) if isinstance(x, Value) else (y, x)
-    return getattr(network, name)(x, _operand(x, y))  # type: ignore[no-any-return]
+    return getattr(network, name)(x, y)  # type: ignore[no-any-return]
 
 
 def _div(network: Network, x: Any, y: Any) -> Value:
     if not isinstance(x, Value):
         raise ArgumentError("the dividend", "a number or a weight", "a value")
-    return network.div(x, _operand(x, y))
-
-
-def _operand(x: Value, y: Any) -> Any:
-    """Return the second operand of a sum or product: a value, a number, or numbers per channel."""
-    if not isinstance(y, torch.Tensor):
-        return y
-    if y.numel() == 1 and y.dim() <= len(x.shape):
-        return float(y)
-    return per_channel(x, constant("an operand", y))
+    return network.div(x, y)
 
 
 # Channels and positions ---------------------------------------------------------------------------
 
 
-def _cat(network: Network, tensors: Any, dim: Any = 0) -> Value:
+def _cat(network: Network, tensors: Any, dim: int) -> Value:
     for x in tensors:
-        network_axis(x, dim, channels=True)
+        if not isinstance(x, Value):
+            raise DTypeError("an operand", f"of type {type(x).__name__}", "a value of the network")
+    _require_channels(dim)
     return network.concat(*tensors)
 
 
-def network_axis(x: Any, dim: Any, *, channels: bool = False) -> int:
-    """Return the axis of a value, counted from 0; with `channels` it must be the channels' axis."""
-    if not isinstance(x, Value):
-        raise DTypeError("an operand", f"of type {type(x).__name__}", "a value of the network")
-    axis = dim + len(x.shape) if dim < 0 else dim
-    if channels and axis != 1:
+def _require_channels(dim: int) -> None:
+    if dim != 1:
         raise ArgumentError("dim", str(dim), "1, the channels")
-    return int(axis)
 
 
 def _slice(
-    network: Network, x: Any, dim: Any = 0, start: Any = None, end: Any = None, step: Any = 1
+    network: Network, x: Any, dim: int, start: Any = None, end: Any = None, step: Any = 1
 ) -> Value:
-    axis = network_axis(x, dim)
-    return narrowed(network, x, [slice(None)] * axis + [slice(start, end, step)])
+    return narrowed(network, x, [slice(None)] * dim + [slice(start, end, step)])
 
 
-def _split(network: Network, x: Any, sizes: Any, dim: Any = 0) -> list[Value]:
+def _split(network: Network, x: Any, sizes: Any, dim: int) -> list[Value]:
     """Split the channels into results of one size, or of the sizes in a list."""
-    network_axis(x, dim, channels=True)
+    _require_channels(dim)
     if not isinstance(sizes, (list, tuple)):
         starts = range(0, x.channels, sizes)
         return [network.slice(x, i, min(i + sizes, x.channels)) for i in starts]
@@ -235,8 +224,7 @@ def _split(network: Network, x: Any, sizes: Any, dim: Any = 0) -> list[Value]:
     return [network.slice(x, end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def _chunk(network: Network, x: Any, chunks: Any, dim: Any = 0) -> list[Value]:
-    network_axis(x, dim, channels=True)
+def _chunk(network: Network, x: Any, chunks: Any, dim: int) -> list[Value]:
     return _split(network, x, -(-x.channels // chunks), dim)
 
 
