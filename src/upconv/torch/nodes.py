@@ -46,9 +46,17 @@ def name_of(node: fx.Node) -> str:
     return qualified if qualified in ROWS and hasattr(functional, name) else name
 
 
+def operation_of(node: fx.Node) -> str:
+    """Return `name_of` without its in-place mark, as in "relu_" or "iadd"."""
+    name = name_of(node)
+    if name in ROWS or name in arranging.MOVES:
+        return name
+    return _IN_PLACE.get(name, name.removesuffix("_"))
+
+
 def row_of(node: fx.Node) -> Row | None:
     """Return the row of a node, also of an in-place function; None if there is none."""
-    name = _plain(name_of(node))
+    name = operation_of(node)
     return arranging.LAST_AXIS.get(name) or arranging.row_of(name)
 
 
@@ -57,19 +65,9 @@ def is_convolution(node: fx.Node) -> bool:
     return name_of(node).startswith("conv")
 
 
-def moves_axes(node: fx.Node) -> bool:
-    """Whether the result may have its axes in another order than the operand."""
-    return arranging.moves_axes(_plain(name_of(node)))
-
-
-def suits_any_axes(node: fx.Node) -> bool:
-    """Whether the operands may have their axes in any order."""
-    return arranging.suits_any_axes(_plain(name_of(node)))
-
-
 def is_view(node: fx.Node) -> bool:
     """Whether the result of a node with a row may share memory with its first argument."""
-    return _plain(name_of(node)) in _VIEWS
+    return operation_of(node) in _VIEWS
 
 
 def writes(node: fx.Node) -> list[fx.Node]:
@@ -109,10 +107,3 @@ def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[
         return row(network, *first, *args, **names)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:  # of unusual arguments
         raise ArgumentError(f"the arguments of {name}", str(error), "those of the table") from None
-
-
-def _plain(name: str) -> str:
-    """Return a function's name without its in-place mark, as in "relu_" or "iadd"."""
-    if name in ROWS or name in arranging.MOVES:
-        return name
-    return _IN_PLACE.get(name, name.removesuffix("_"))

@@ -17,16 +17,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from ..errors import ArgumentError, UpconvError
 from ..network import Network
 from ..network.axes import Arranged
-from .nodes import (
-    add_node,
-    is_convolution,
-    is_view,
-    moves_axes,
-    name_of,
-    row_of,
-    suits_any_axes,
-    writes,
-)
+from .arranging import moves_axes, suits_any_axes
+from .nodes import add_node, is_convolution, is_view, name_of, operation_of, row_of, writes
 from .tensors import Tensor
 
 
@@ -119,7 +111,8 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         if node in self._written or any(source in self._written for source in node.all_input_nodes):
             return "memory that it reads or returns is written in place"
         is_known = any(source in self._known for source in node.all_input_nodes)
-        if moves_axes(node) and not is_known:
+        operation = operation_of(node)
+        if moves_axes(operation) and not is_known:
             return "no layer before it shows which axis has the channels"
         try:
             results, values = self._tried(node)
@@ -129,7 +122,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         if [result.shape for result in results] != expected:
             return f"its shape is {expected}, a network's is {[result.shape for result in results]}"
         self._dtypes[node] = values[0].dtype
-        if is_known or not suits_any_axes(node):
+        if is_known or not suits_any_axes(operation):
             self._known.add(node)
         if not results[0].is_plain:
             self.arranged[node] = results[0]
