@@ -74,7 +74,6 @@ class Table(nn.Module):
 
 def handed(model, x, how="export", dynamic=False):
     """A model's captured graph as a call, its parts, and why nodes were left."""
-    left: dict[str, str] = {}
     model = model.eval()
     if how == "export":
         axes = {0: torch.export.Dim.AUTO, **dict.fromkeys(range(2, x.dim()), torch.export.Dim.AUTO)}
@@ -83,18 +82,18 @@ def handed(model, x, how="export", dynamic=False):
         module = exported.module()
         for node in list(module.graph.find_nodes(op="call_module")):
             module.graph.erase_node(node)
-        return module, parts.hand_over(module, left=left), left
-    made = []
+        return module, *parts.hand_over(module)
+    handed_over = []
 
     def backend(graph, _):
-        made.extend(parts.hand_over(graph, left=left))
+        handed_over.extend(parts.hand_over(graph))
         return graph
 
     torch.compiler.reset()
     call = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
     with torch.no_grad():
         call(x)
-    return call, made, left
+    return call, *handed_over
 
 
 def remaining(module) -> list[str]:
@@ -385,8 +384,7 @@ def test_nearest_positions_are_pytorchs_or_refused() -> None:
 def test_training_layers_are_left() -> None:
     model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4), nn.Dropout(0.5)).train()
     exported = torch.export.export(model, (torch.randn(2, 4, 9),), strict=False).module()
-    left: dict[str, str] = {}
-    parts.hand_over(exported, left=left)
+    _, left = parts.hand_over(exported)
     told = " ".join(left.values())
     assert "the batch's statistics" in told
     assert "in training" in told

@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -66,13 +66,12 @@ class Capture:
         state = _erase_unused(module.graph, _state(program, model))
         self._readers = list(state.values())
         self._kinds = [_kind(read()) for read in self._readers]
-        self.left: dict[str, str] = {}
         filtered = {
             node: "filter_fn excludes it"
             for node in module.graph.nodes
             if node.op == "call_function" and is_convolution(node) and layer_of(node) in refused
         }
-        self.parts = hand_over(module, weights=state, refused=filtered, left=self.left)
+        self.parts, self.left = hand_over(module, weights=state, refused=filtered)
         self._module = module
         keys = keys_of(self.parts)
         self._leave([part for part, key in keys.items() if key in slower])
@@ -116,10 +115,7 @@ class Capture:
 
     def __call__(self, state: list[Tensor], inputs: Sequence[Tensor]) -> Any:
         """Return the model's result; `state`: the tensors that `Capture.state` returned."""
-        results = self._module.forward(*state, *inputs)
-        if self._result.is_leaf():
-            return results[0]
-        return tree_unflatten(results, self._result)
+        return tree_unflatten(self._module.forward(*state, *inputs), self._result)
 
 
 def _kind(tensor: Any) -> Any:
@@ -224,10 +220,9 @@ def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
     """Return a predicate of the inputs: whether the graph is valid for their sizes."""
     conditions = [f"L['flat'][{i}].dim() == {x.dim()}" for i, x in enumerate(examples)]
     written = getattr(program, "_guards_code", None)  # PyTorch 2.9 and later
-    inputs = [spec.arg.name for spec in program.graph_signature.input_specs if _is_input(spec)]
-    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    for i, name in enumerate(inputs):
-        for axis, size in enumerate(nodes[name].meta["val"].shape):
+    inputs = [node for node, spec in _placeholders(program) if spec.kind is InputKind.USER_INPUT]
+    for i, node in enumerate(inputs):
+        for axis, size in enumerate(node.meta["val"].shape):
             actual = f"L['flat'][{i}].size()[{axis}]"
             if isinstance(size, int) or written is None:
                 conditions.append(f"{actual} == {examples[i].shape[axis]}")
@@ -241,8 +236,10 @@ def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
     return guard
 
 
-def _is_input(spec: Any) -> bool:
-    return bool(spec.kind is InputKind.USER_INPUT)
+def _placeholders(program: Any) -> Iterator[tuple[Any, Any]]:
+    """Return the inputs of a program's graph, each with its specification."""
+    nodes = program.graph.find_nodes(op="placeholder")
+    return zip(nodes, program.graph_signature.input_specs, strict=True)
 
 
 def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
@@ -250,17 +247,16 @@ def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
 
     The reader gets the tensor that the module holds at the time of the call.
     """
-    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     readers: dict[Any, Callable[[], Any]] = {}
-    for spec in program.graph_signature.input_specs:
+    for node, spec in _placeholders(program):
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             path, _, name = spec.target.removeprefix("model.").rpartition(".")
             module = model.get_submodule(path)
             holder = module._parameters if spec.kind is InputKind.PARAMETER else module._buffers
-            readers[nodes[spec.arg.name]] = partial(holder.get, name)
+            readers[node] = partial(holder.get, name)
         elif spec.kind is InputKind.CONSTANT_TENSOR:
-            readers[nodes[spec.arg.name]] = partial(program.constants.get, spec.target)
-        elif not _is_input(spec):
+            readers[node] = partial(program.constants.get, spec.target)
+        elif spec.kind is not InputKind.USER_INPUT:
             raise Unwatchable(f"torch.export adds a {spec.kind.name.lower()} to its graph")
     return readers
 

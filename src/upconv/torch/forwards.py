@@ -42,10 +42,6 @@ Key = tuple[Any, ...]
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
-class _Other(Unwatchable):
-    """An input that no graph is captured for."""
-
-
 class Forward:
     """The forward of an accelerated model.
 
@@ -84,14 +80,12 @@ class Forward:
         return type(self._model).forward.__code__
 
     @property
-    def __wrapped__(self) -> Any:
-        """The signature that `inspect.signature` reads."""
-        return self.original
-
-    @property
     def original(self) -> Any:
         """The forward of the model's class."""
         return type(self._model).forward.__get__(self._model)
+
+    __wrapped__ = original
+    """The signature that `inspect.signature` reads."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's result."""
@@ -100,7 +94,7 @@ class Forward:
         inputs: list[Tensor] = []
         try:
             structure = _structure((args, kwargs), inputs)
-        except _Other:
+        except Unwatchable:
             return self.original(*args, **kwargs)
         key = (structure, *((x.dtype, x.shape, x.stride()) for x in inputs))
         try:
@@ -278,9 +272,9 @@ def _structure(value: Any, inputs: list[Tensor]) -> Any:
     kind = type(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if not value.is_cpu or value.layout is not torch.strided:
-            raise _Other(f"an input is on {value.device} or not dense")
+            raise Unwatchable(f"an input is on {value.device} or not dense")
         if any(value is tensor for tensor in inputs) or value.is_conj() or value.is_neg():
-            raise _Other("inputs are the same tensor, or views with a pending operation")
+            raise Unwatchable("inputs are the same tensor, or views with a pending operation")
         inputs.append(value)
         return torch.Tensor
     if kind is tuple or kind is list:
@@ -289,7 +283,7 @@ def _structure(value: Any, inputs: list[Tensor]) -> Any:
         return kind, *((name, _structure(item, inputs)) for name, item in value.items())
     if kind in _CONSTANTS:
         return "constant", kind, value
-    raise _Other(f"an input is of type {kind.__name__}")
+    raise Unwatchable(f"an input is of type {kind.__name__}")
 
 
 def _form(structure: Any, inputs: list[Tensor]) -> Key:

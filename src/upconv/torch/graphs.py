@@ -124,8 +124,8 @@ def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
 
 def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
     """Hand over the parts that are right and faster; leave the others to PyTorch."""
-    left: dict[str, str] = {}
-    parts, kept = hand_over(module, left=left), []
+    parts, left = hand_over(module)
+    kept = []
     for name, reason in left.items():
         _LOG.info("%s stays with PyTorch: %s", name, reason)
     known = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))

@@ -214,8 +214,7 @@ def hand_over(
     *,
     weights: Iterable[fx.Node] = (),
     refused: Mapping[fx.Node, str] = MappingProxyType({}),
-    left: dict[str, str] | None = None,
-) -> list[Part]:
+) -> tuple[list[Part], dict[str, str]]:
     """Replace each of the largest parts that networks can compute by one call, in place.
 
     module: a graph of PyTorch's functions or of ATen's operators, whose nodes hold their values
@@ -223,10 +222,10 @@ def hand_over(
     and inputs that Dynamo lifted; `weights` names further inputs. A part has at least one
     convolution, and its values are float32 or bfloat16 on the CPU.
 
-    refused: nodes that stay, with the reasons. left: receives a reason for each node that stays.
+    refused: nodes that stay, with the reasons.
 
-    Returns the parts, which `module` holds. An object that outlives the module must hold them too.
-    Parts have no gradients.
+    Returns the parts, which `module` holds, and a reason for each node that stays, by name. An
+    object that outlives the module must hold the parts too. They have no gradients.
     """
     support, chosen = partition(module, set(weights), refused)
     parts = []
@@ -237,14 +236,13 @@ def hand_over(
         else:
             support.taken.update(nodes)
             parts.append(Part(nodes, support.weights))
-    (left if left is not None else {}).update(support.reasons())
     for node in reversed([node for node in module.graph.nodes if node in support.weights]):
         if node.op.startswith("call_") and not node.users:
             module.graph.erase_node(node)
     module.meta.setdefault("upconv", []).extend(parts)
     module.graph.lint()
     module.recompile()
-    return parts
+    return parts, support.reasons()
 
 
 def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:
