@@ -128,11 +128,10 @@ def one_torch_thread() -> Iterator[None]:
 def upconv_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every trial says: PyTorch takes 2 ms and upconv 1, in parts and layers alike."""
     from upconv.measuring import Ratio
-    from upconv.torch import captures, graphs, selection, trials
-    from upconv.torch.part_choice import Verdict
+    from upconv.torch import selection, trials
 
-    for module in (captures, graphs):
-        monkeypatch.setattr(module, "measured", lambda *_: Verdict(0.002, 0.001, ""))
+    verdict = trials.Verdict(0.002, 0.001, "")
+    monkeypatch.setattr(trials, "measured_part", lambda *_: verdict)
     monkeypatch.setattr(selection, "choose", told_choice)
     monkeypatch.setattr(trials, "is_faster", lambda *_: True)
     monkeypatch.setattr(trials.Samples, "ratio", Ratio(2.0, 2.0, 2.0))

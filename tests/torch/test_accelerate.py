@@ -248,12 +248,12 @@ def test_several_inputs_and_every_form_of_them() -> None:
 
 
 def test_a_layer_is_taken_only_where_it_surely_pays() -> None:
-    assert trials.Samples([2.0] * 3, [1.0] * 3).verdict() == (True, "")
-    assert "it is not faster: " in trials.Samples([2.0] * 3, [2.1] * 3).verdict()[1]
-    assert "it is not faster: " in trials.Samples([2.0, 9, 1], [1.0, 8, 2]).verdict()[1]
-    assert trials.Samples([2.0] * 3).verdict() == (False, "no time was left")
-    assert trials.Samples([0.0], [0.0]).verdict() == (False, "not called")
-    assert trials.Samples([2.0] * 3, [1.0] * 3, "it differs").verdict() == (False, "it differs")
+    assert trials.Samples([2.0] * 3, [1.0] * 3).verdict() == (2.0, 1.0, "")
+    assert "it is not faster: " in trials.Samples([2.0] * 3, [2.1] * 3).verdict().why
+    assert "it is not faster: " in trials.Samples([2.0, 9, 1], [1.0, 8, 2]).verdict().why
+    assert trials.Samples([2.0] * 3).verdict() == (2.0, None, "no time was left")
+    assert trials.Samples([0.0], [0.0]).verdict() == (None, None, "not called")
+    assert trials.Samples([2.0] * 3, [1.0] * 3, "it differs").verdict().why == "it differs"
 
 
 @pytest.mark.usefixtures("layers_are_faster")

@@ -11,7 +11,7 @@ import upconv.torch as ut  # noqa: E402
 from tests.support.small_models import close  # noqa: E402
 from upconv.torch import captures, trials  # noqa: E402
 from upconv.torch.forwards import Forward  # noqa: E402
-from upconv.torch.part_choice import Verdict  # noqa: E402
+from upconv.torch.trials import Verdict  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -22,7 +22,7 @@ def first_is_slower(upconv_is_faster, monkeypatch) -> None:
         why = "it is slower, a test says" if "one" in captures.layers_of(part) else ""
         return Verdict(0.002, 0.003 if why else 0.001, why)
 
-    monkeypatch.setattr(captures, "measured", measured)
+    monkeypatch.setattr(trials, "measured_part", measured)
 
 
 class Halves(nn.Module):
@@ -67,7 +67,7 @@ def test_slower_parts_are_left_out_by_saved_decisions(tmp_path) -> None:
 
 
 def test_a_model_whose_parts_are_all_slower_is_left_alone(monkeypatch) -> None:
-    monkeypatch.setattr(captures, "measured", lambda *_: Verdict(0.1, 0.2, "it is slower"))
+    monkeypatch.setattr(trials, "measured_part", lambda *_: Verdict(0.1, 0.2, "it is slower"))
     monkeypatch.setattr(trials.Samples, "ratio", None)
     model = ut.accelerate(Halves().eval(), torch.randn(2, 3, 9))
     assert {by for by, _, _ in parts_of(model)} == {"PyTorch"}
@@ -87,7 +87,7 @@ class Repeated(nn.Module):
 
 def test_parts_with_equal_layers_are_told_apart(monkeypatch, tmp_path) -> None:
     verdicts = iter([Verdict(0.1, 0.2, "it is slower"), Verdict(0.2, 0.1, "")])
-    monkeypatch.setattr(captures, "measured", lambda *_: next(verdicts))
+    monkeypatch.setattr(trials, "measured_part", lambda *_: next(verdicts))
     model, x = Repeated().eval(), torch.randn(2, 3, 9)
     fast = ut.accelerate(copy.deepcopy(model), x)
     assert [by for by, _, _ in parts_of(fast)] == ["PyTorch", "upconv"]

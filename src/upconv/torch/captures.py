@@ -25,12 +25,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_unflatten
 
 from ..errors import brief
+from . import trials
 from .nodes import is_convolution
 from .operators import FUSED
-from .part_choice import Verdict, measured
 from .parts import Part, hand_over
 from .snapshots import Unwatchable
 from .tensors import Tensor
+from .trials import Verdict
 
 _NAMES = {"math": math, "max": max, "min": min, "abs": abs, "int": int, "float": float}
 """Names that the expressions of export's guards use."""
@@ -87,7 +88,7 @@ class Capture:
         inputs = self._module.graph.find_nodes(op="placeholder")
         known = dict(zip(inputs, self.state() or [], strict=False))
         each = seconds / max(1, len(self.parts))
-        verdicts = {part: measured(part, known, min(1.0, each)) for part in self.parts}
+        verdicts = {part: trials.measured_part(part, known, min(1.0, each)) for part in self.parts}
         self._leave([part for part, verdict in verdicts.items() if verdict.why])
         return verdicts
 

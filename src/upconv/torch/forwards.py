@@ -27,10 +27,10 @@ from ..errors import UpconvError
 from ..measuring import disagreement
 from .captures import Capture, PartKey, keys_of
 from .functional import recorded
-from .part_choice import Verdict
 from .parts import Part
 from .snapshots import Snapshot, Unwatchable
 from .tensors import Tensor, arrays_of, channels_last
+from .trials import Verdict
 
 _MOST_CAPTURES = 4
 _MOST_SIGNATURES = 512

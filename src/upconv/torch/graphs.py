@@ -21,7 +21,6 @@ from . import packing, trials
 from .functional import geometry
 from .nodes import is_convolution, name_of
 from .operators import CONVOLUTION, FUSED
-from .part_choice import measured
 from .parts import Part, hand_over
 from .support import value_of
 from .tensors import DTYPES, Tensor, numbers, thread_count
@@ -130,13 +129,12 @@ def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
         _LOG.info("%s stays with PyTorch: %s", name, reason)
     known = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))
     for part in parts:
-        reason = measured(part, known, 1.0).why
-        what = f"A part of {part.layers} convolutions"
+        reason = trials.measured_part(part, known, 1.0).why
+        how = f"stays with PyTorch: {reason}" if reason else "is computed by a network."
+        _LOG.info("A part of %d convolutions %s", part.layers, how)
         if reason:
-            _LOG.info("%s stays with PyTorch: %s", what, reason)
             part.put_back()
         else:
-            _LOG.info("%s is computed by a network.", what)
             kept.append(part)
     return kept
 

@@ -24,12 +24,11 @@ from ..measuring import Choice, Outcome, Way, choose
 from . import swaps, trials
 from .captures import Capture, PartKey, keys_of
 from .forwards import Forward, Watch, difference
-from .part_choice import Verdict
 from .parts import Part
 from .snapshots import Unwatchable
 from .swaps import Candidate
 from .tensors import arrays_of
-from .trials import Budget, Example
+from .trials import Budget, Example, Verdict
 
 PYTORCH, PARTS, LAYERS = "PyTorch", "parts", "layers"
 
@@ -141,10 +140,9 @@ class Selection:
         for layer, samples in table.items():
             if rounds < 1:
                 samples.why = samples.why or f"too few of the model's {MOST_RUNS} runs were left"
-            taken, why = samples.verdict()
-            before, after = samples.seconds()
-            self.rows[layer] = replace(self.rows[layer], before=before, after=after, why=why)
-            if taken:
+            verdict = samples.verdict()
+            self.rows[layer] = replace(self.rows[layer], **verdict._asdict())
+            if not verdict.why:
                 self._taken.append(layer)
 
     # The choice -----------------------------------------------------------------------------------

@@ -1,31 +1,46 @@
-"""Measure layers: in place for inference, on random data for training.
+"""Measure layers in place for inference, and on random data for training; measure parts.
 
 For inference the model runs alternately with PyTorch's layers and with upconv's. Hooks time each
 layer inside the running model, so that caches, threads and memory are as in real use. A layer is
 selected if its results agree and it is faster beyond the noise, by the rules of `measuring`. A
-`Budget` bounds the time and the runs of the model.
+`Budget` bounds the time and the runs of the model. A part's network is measured against PyTorch's
+functions on random data.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
+from torch import fx
 
-from ..measuring import Ratio, decide, disagreement, required_gain, undisturbed
+from ..arrays import Array
+from ..measuring import (
+    NO_TIME,
+    Ratio,
+    Way,
+    choose,
+    decide,
+    disagreement,
+    required_gain,
+    undisturbed,
+)
 from ..terminal import Progress
 from ..timing import interleaved
 from .compute import ATEN, ATEN_BACKWARD
 from .modules import layer_geometry
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
+from .parts import Part
 from .problems import ResultMask
+from .support import value_of
 from .swaps import Candidate
-from .tensors import Tensor, arrays_of
+from .tensors import Tensor, array, arrays_of, numbers
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -49,6 +64,14 @@ class Budget:
         return model(*example[0], **example[1])
 
 
+class Verdict(NamedTuple):
+    """Seconds of a layer or part by PyTorch and by upconv, and why PyTorch keeps it; "" if not."""
+
+    before: float | None
+    after: float | None
+    why: str
+
+
 @dataclass(slots=True, eq=False)
 class Samples:
     """A layer's seconds per run of the model, by PyTorch and by upconv, and why it is rejected."""
@@ -63,20 +86,18 @@ class Samples:
         timed = self.before and self.after and all((*self.before, *self.after))
         return Ratio.between(self.before, self.after) if timed else None
 
-    def verdict(self) -> tuple[bool, str]:
-        """Return whether the layer is selected, and why not."""
-        if self.why or not (self.before and self.after):
-            return False, self.why or "no time was left"
-        if self.ratio is None:
-            return False, "not called"
-        required = required_gain(len(self.before))
-        name, whys = decide("PyTorch", {"upconv": [self.ratio]}, required)
-        return name == "upconv", whys.get("upconv", "")
-
-    def seconds(self) -> tuple[float | None, float | None]:
-        """Return the layer's seconds by PyTorch and by upconv for reports; None if unknown."""
+    def verdict(self) -> Verdict:
+        """Return the layer's times for reports, None if unknown, and why it is not selected."""
         before, after = (undisturbed(s) if s else None for s in (self.before, self.after))
-        return before or None, after or None
+        return Verdict(before or None, after or None, self.why or self._obstacle())
+
+    def _obstacle(self) -> str:
+        if not (self.before and self.after):
+            return NO_TIME
+        if self.ratio is None:
+            return "not called"
+        _, whys = decide("PyTorch", {"upconv": [self.ratio]}, required_gain(len(self.before)))
+        return whys.get("upconv", "")
 
 
 def measured(
@@ -263,3 +284,56 @@ def _parts(case: Case) -> dict[ResultMask, tuple[Callable[[], object], Callable[
             lambda: INPUT_GRAD(g, weight, x.shape[2:], *arguments),
         )
     return ways
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+def measured_part(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Verdict:
+    """Measure a part on random data of the sizes in its graph, if these are known.
+
+    known: the tensors of the graph's inputs that are weights. seconds: the time for samples.
+    """
+    inputs, weights = (list(nodes) for nodes in part.node.args[:2])
+    values = [value_of(node) for node in inputs]
+    if any(size is None for value in values for size in _hints(value)):
+        return Verdict(None, None, "its sizes depend on data")
+    operands = [*map(_random, values)]
+    constants = [
+        known[node] if node in known else attrgetter(str(node.target))(node.graph.owning_module)
+        for node in weights
+    ]
+    with torch.no_grad():
+        choice = choose(
+            [
+                Way("PyTorch", lambda: part.by_pytorch(operands, constants)),
+                Way("upconv", lambda: part.run(operands, constants)),
+            ],
+            seconds=seconds,
+            arrays=lambda results: map(array, results),
+            truth=lambda: _in_float32(part, operands, constants),
+        )
+    ours = choice["upconv"]
+    return Verdict(choice.baseline.seconds, ours.seconds, part.reason or ours.why)
+
+
+def _in_float32(part: Part, inputs: list[Tensor], weights: list[Tensor]) -> list[Array]:
+    """Return a part's results in float32; no results if PyTorch's functions refuse that."""
+    try:
+        results = part.by_pytorch(*([x.float() for x in tensors] for tensors in (inputs, weights)))
+    except (RuntimeError, TypeError):
+        return []
+    return [*map(array, results)]
+
+
+def _hints(value: Tensor) -> list[int | None]:
+    """Return sizes and strides as in the trace; None for those that depend on data."""
+    entries = (*value.shape, *value.stride())
+    return [entry if type(entry) is int else entry.node.hint for entry in entries]
+
+
+def _random(like: Tensor) -> Tensor:
+    """Return random data with the sizes and strides of a fake tensor; elements may overlap."""
+    sizes, strides = numbers(like.shape), numbers(like.stride())
+    count = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    return torch.randn(max(0, count)).to(like.dtype).as_strided(sizes, strides)
