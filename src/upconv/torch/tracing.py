@@ -10,7 +10,8 @@ A trace has the sizes of one input. `model_streams` compares the traces of sever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -153,21 +154,18 @@ class Trace:
     def _watched(self) -> Iterator[None]:
         """Maintain the stack of modules whose forward runs, with hooks."""
 
-        def entering(name: str) -> Callable[..., None]:
-            return lambda *_: self._modules.append(name)
+        def entering(name: str, *_: object) -> None:
+            self._modules.append(name)
 
         def leaving(*_: object) -> None:
             self._modules.pop()
 
-        handles = []
-        for name, module in self._model.named_modules():
-            handles.append(module.register_forward_pre_hook(entering(name), prepend=True))
-            handles.append(module.register_forward_hook(leaving))
-        try:
+        with ExitStack() as hooks:
+            for name, module in self._model.named_modules():
+                before = partial(entering, name)
+                hooks.enter_context(module.register_forward_pre_hook(before, prepend=True))
+                hooks.enter_context(module.register_forward_hook(leaving))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def _traced(args: Any, kwargs: Any) -> list[Traced]:
