@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from itertools import accumulate, product
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from ..network.boxes import Box, BoxPrograms
 from ..problem import DataLayout
 from ..signatures import AlgorithmName, NetworkPrecision
 from .functions import dask_operand
-from .overlaps import Cut, Span, between, ends_of, gathered, normalized, require_few, window
+from .overlaps import Cut, gathered, require_few, spans_of, window
 
 
 def run(
@@ -99,7 +98,8 @@ def _mapped(
     """Return one result as a Dask array, one task per chunk."""
     boxes = programs.boxes
     _, channels, *sizes = boxes.graph.shapes[output]
-    spans = _spans(boxes.rates(output), arrays[0], tuple(sizes), chunks)
+    scales = [lambda end, rate=rate: int(end * rate) for rate in boxes.rates(output)]
+    spans = spans_of(arrays[0], 2, tuple(sizes), chunks, scales)
     token = tokenize(*(array.name for array in arrays), programs.digest, output, spans)
     name, shared = f"upconv-network-{token}", f"upconv-programs-{token}"
     graph: dict[Any, Any] = {shared: programs}
@@ -117,16 +117,3 @@ def _mapped(
     lengths = tuple(tuple(high - low for low, high in axis) for axis in spans)
     layers = HighLevelGraph.from_collections(name, graph, dependencies=arrays)
     return da.Array(layers, name, (batches, (channels,), *lengths), dtype=np.float32)
-
-
-def _spans(
-    rates: tuple[Fraction, ...], x: Any, sizes: tuple[int, ...], chunks: Any
-) -> list[list[Span]]:
-    """Return the chunks of a result's spatial axes as intervals [low, high)."""
-    if chunks is not None:
-        listed = normalized(chunks, sizes, np.dtype(np.float32))
-        return [between([0, *accumulate(axis)]) for axis in listed]
-    return [
-        between(ends_of(axis, size, [int(end * rate) for end in (0, *accumulate(axis))]))
-        for axis, size, rate in zip(x.chunks[2:], sizes, rates, strict=True)
-    ]

@@ -7,9 +7,9 @@ term per chunk, in an order that depends only on the chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate, pairwise, product
 from math import prod
 from typing import Any
@@ -167,22 +167,31 @@ def _in_layout(
 
 
 def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
-    """The chunks of the result's spatial axes as intervals [lo, hi)."""
+    """The spans of a problem's result; see `spans_of`."""
     forward = problem.direction is Direction.FORWARD
-    totals = problem.out_size if forward else problem.size
-    if chunks is not None:
-        sizes = normalized(chunks, totals, operand.dtype)
-        return [between([0, *accumulate(axis)]) for axis in sizes]
+    totals, scale = (problem.out_size, scaled) if forward else (problem.size, strided)
+    scales = [partial(scale, stride=axis.stride) for axis in problem.axes]
     first = 2 if problem.layout is DataLayout.NCX else 1
-    operand_chunks = operand.chunks[first : first + problem.rank]
-    scale = scaled if forward else strided
+    return spans_of(operand, first, totals, chunks, scales)
+
+
+def spans_of(
+    x: Any, first: int, totals: tuple[int, ...], chunks: Any, scales: Iterable[Callable[[int], int]]
+) -> list[list[Span]]:
+    """Return the spans of a result's spatial axes: the caller's chunks, else those of x, scaled.
+
+    first: the first spatial axis of x. totals: the sizes of the result. scales: for each axis, the
+    function from a position of x to one of the result.
+    """
+    if chunks is not None:
+        return [_between([0, *accumulate(axis)]) for axis in _normalized(chunks, totals, x.dtype)]
     return [
-        between(ends_of(sizes, total, [scale(at, axis.stride) for at in (0, *accumulate(sizes))]))
-        for sizes, total, axis in zip(operand_chunks, totals, problem.axes, strict=True)
+        _between(_ends_of(axis, total, [scale(end) for end in (0, *accumulate(axis))]))
+        for axis, total, scale in zip(x.chunks[first:], totals, scales, strict=False)
     ]
 
 
-def normalized(
+def _normalized(
     chunks: Any, totals: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the caller's chunk sizes, normalized by Dask for axes of these sizes."""
@@ -212,7 +221,7 @@ def require_few(count: int, chunks: Any) -> None:
         raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
 
 
-def ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
+def _ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
     """Return the ends of a result's chunks, 0 first, from the ends of the operand's chunks.
 
     ends: the ends of the operand's chunks as positions of the result, 0 first. If the operand's
@@ -224,7 +233,7 @@ def ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
     return sorted({0, *(min(end, total) for end in ends), total})
 
 
-def between(ends: list[int]) -> list[Span]:
+def _between(ends: list[int]) -> list[Span]:
     """The spans [low, high) between consecutive ends."""
     return list(pairwise(ends)) if len(ends) > 1 else [(0, 0)]
 
@@ -238,7 +247,7 @@ def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engin
     x = x.rechunk({0: grad.chunks[0]})
     token = tokenize(grad.name, x.name, str(problem), repr(engine))
     name, first = f"upconv-weight-gradient-{token}", 2 if problem.layout is DataLayout.NCX else 1
-    spans = [between([0, *accumulate(c)]) for c in grad.chunks[first : first + problem.rank]]
+    spans = [_between([0, *accumulate(c)]) for c in grad.chunks[first : first + problem.rank]]
     graph: dict[Any, Any] = {}
     terms: list[Any] = []
     batches = grad.chunks[0]
