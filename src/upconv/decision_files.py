@@ -195,18 +195,6 @@ def conditions(threads: int, **others: Condition) -> dict[str, Condition]:
     return {"processor": processor_model(), "threads": threads, "upconv": __version__, **others}
 
 
-def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first condition that differs, with its saved and current values, or None.
-
-    >>> difference({"threads": 4, "upconv": "1.0"}, {"threads": 2, "upconv": "1.0"})
-    ('threads 4', 'threads 2')
-    """
-    for name, value in now.items():
-        if saved.get(name) != value:
-            return f"{name} {brief(saved.get(name))}", f"{name} {brief(value)}"
-    return None
-
-
 def restored(
     path: FilePath, host: str, now: Mapping[str, Condition], remeasure: bool
 ) -> Report | None:
@@ -221,13 +209,15 @@ def restored(
         raise FileError(f"There is no file {brief(_name(path))}. {remedy}")
     if is_there:
         saved = Report.read(path, host)
-        other = difference(saved.conditions, now)
-        if other is None:
+        then = saved.conditions
+        name = next((name for name, value in now.items() if then.get(name) != value), None)
+        if name is None:
             return saved
         if not remeasure:
-            got = f"{brief(_name(path))}, measured with {other[0]}"
+            got = f"{brief(_name(path))}, measured with {name} {brief(then.get(name))}"
+            expected = f"decisions measured with {name} {brief(now[name])}"
             remedy = "Measure again: remeasure=True rewrites the file."
-            raise ArgumentError("decisions", got, f"decisions measured with {other[1]}", remedy)
+            raise ArgumentError("decisions", got, expected, remedy)
     with reported(_name(path)):  # fail before the measurement, not after it
         require_free(_name(path), Path(_name(path)).resolve(), force=True, inputs=())
     return None

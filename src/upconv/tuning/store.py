@@ -140,12 +140,11 @@ def _require_own(database: Any) -> None:
     """Raise `ValueError` for a database of another program; an empty one becomes a store."""
     used = database.execute("SELECT name FROM sqlite_master").fetchall()
     ((application,),) = database.execute("PRAGMA application_id")
-    if application == _APPLICATION and used:
-        return
-    if used:
+    if not used:
+        database.execute(f"PRAGMA application_id = {_APPLICATION}")
+        database.execute(_TABLE)
+    elif application != _APPLICATION:
         raise ValueError("it is another program's database")
-    database.execute(f"PRAGMA application_id = {_APPLICATION}")
-    database.execute(_TABLE)
 
 
 def tuning_file() -> Path:
