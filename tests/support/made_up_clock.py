@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,21 @@ from upconv.measuring import Way
 
 
 class MadeUpClock:
-    """Seconds that pass where `advance` says so, in `timing` and `measuring`."""
+    """Seconds that pass where `advance` says so, in `timing`, `measuring` and further modules."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
         self.now = 0.0
         self.runs = list[str]()
         time = SimpleNamespace(
             perf_counter=lambda: self.now, process_time=lambda: 0.0, sleep=lambda _: None
         )
-        monkeypatch.setattr(timing, "time", time)
-        monkeypatch.setattr(measuring, "time", time)
+        for module in (timing, measuring, *modules):
+            monkeypatch.setattr(module, "time", time)
         monkeypatch.setattr(timing, "rest", lambda: None)
+
+    def advance(self, seconds: float) -> None:
+        """Let some seconds pass."""
+        self.now += seconds
 
     def way(
         self,
@@ -37,7 +41,7 @@ class MadeUpClock:
 
         def run() -> list[Any]:
             self.runs.append(name)
-            self.now += next(series)
+            self.advance(next(series))
             if isinstance(result, BaseException):
                 raise result
             return [np.asarray(result)]

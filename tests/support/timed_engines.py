@@ -10,24 +10,12 @@ import numpy as np
 import pytest
 
 import upconv
+from tests.support.made_up_clock import MadeUpClock
 from upconv import engine_choice, timing, tuning
 from upconv.problem import Problem
 from upconv.tuning import autotune
 
 X, W = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 3), np.float32)
-
-
-class Clock:
-    """Time that passes only where an engine says so: contests end the same on a busy machine."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds + 1e-7
 
 
 class Timed:
@@ -76,14 +64,17 @@ class TimedPrimitive:
         self.engine.closed.append(self.variant)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MadeUpClock:
+    """Time that passes only where an engine says so: contests end the same on a busy machine."""
+    clock = MadeUpClock(monkeypatch, autotune)
+    monkeypatch.setattr(Timed, "wait", staticmethod(lambda seconds: clock.advance(seconds + 1e-7)))
+    return clock
+
+
 @pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store and a clock of this test's own, and a cache without another test's primitives."""
-    clock = Clock()
-    for module in (autotune, timing):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(timing, "rest", lambda: None)
-    monkeypatch.setattr(Timed, "wait", staticmethod(clock.pass_by))
+def file(tmp_path: Path, clock: MadeUpClock, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of this test's own, and a cache without another test's primitives."""
     path = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("UPCONV_TUNING_FILE", str(path))
     monkeypatch.delenv("UPCONV_TUNE", raising=False)
