@@ -81,7 +81,7 @@ def test_names_of_models_do_no_harm(name: str, tmp_path: Path) -> None:
     assert Report.read(tmp_path / "r.json", "PyTorch") == report
 
 
-@pytest.mark.parametrize("name", ["processor", "threads", "upconv", "torch", "model"])
+@pytest.mark.parametrize("name", [*SAMPLE.conditions, "training"])
 def test_decisions_hold_where_they_were_measured(saved: Path, name: str) -> None:
     now = dict(SAMPLE.conditions) | {name: "another"}
     with pytest.raises(ArgumentError, match=f"measured with {name} .*'another'.*remeasure=True"):
@@ -96,6 +96,10 @@ def test_a_missing_file_is_measured_only_where_that_is_asked_for(tmp_path: Path)
     assert restored(tmp_path / "new.json", "PyTorch", {}, remeasure=True) is None
     with pytest.raises(FileError, match=r"nowhere.*is not a directory"):
         restored(tmp_path / "nowhere" / "new.json", "PyTorch", {}, remeasure=True)
+    with pytest.raises(FileError, match="Cannot write"):
+        SAMPLE.save(tmp_path / "nowhere" / "new.json")
+    with pytest.raises(FileError, match="is a directory"):
+        restored(tmp_path, "PyTorch", {}, remeasure=False)
     with pytest.raises(DTypeError, match="path"):
         restored(7, "PyTorch", {}, remeasure=True)  # type: ignore[arg-type]
 

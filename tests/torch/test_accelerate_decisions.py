@@ -12,7 +12,7 @@ from tests.support.decision_files import unsealed  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
 from upconv.decision_files import Report  # noqa: E402
-from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
+from upconv.errors import ArgumentError, FileError  # noqa: E402
 from upconv.timing import Others  # noqa: E402
 from upconv.torch import trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
@@ -38,25 +38,13 @@ def refused(kind, match, path, example_inputs=None, **more) -> None:
     assert path.read_bytes() == before
 
 
-def stated(name: str):
-    return lambda content, _: content["conditions"].update({name: "another"}), f"{name} 'another'"
-
-
-FOREIGN = {
-    **{name: stated(name) for name in ("processor", "threads", "upconv", "torch", "model")},
-    "no processor": (lambda content, _: content["conditions"].pop("processor"), "processor None"),
-}
-
-
-@pytest.mark.parametrize("how", FOREIGN)
-def test_decisions_for_something_else_are_refused_or_measured_again(how, saved) -> None:
-    right, wrong = unsealed(saved), unsealed(saved)
-    (change, words), x = FOREIGN[how], torch.randn(2, 6, 1, 1)
-    change(wrong, wrong["rows"][0])
+@pytest.mark.parametrize("name", ["torch", "model"])  # tests/core/test_decision_files.py has more
+def test_decisions_for_something_else_are_refused_or_measured_again(name, saved) -> None:
+    right, wrong, x = unsealed(saved), unsealed(saved), torch.randn(2, 6, 1, 1)
+    wrong["conditions"][name] = "another"
     saved.write_text(json.dumps(wrong))
-    name = words.rpartition(" ")[0]
-    match = f"measured with {words}.*; expected decisions measured with {name} .*remeasure=True"
-    refused(ArgumentError, match, saved)
+    expected = f"expected decisions measured with {name} .*remeasure=True"
+    refused(ArgumentError, f"measured with {name} 'another'.*; {expected}", saved)
     model = ut.accelerate(dcgan(), x, decisions=saved, remeasure=True)
     again = unsealed(saved)
     assert again["conditions"] == right["conditions"]
@@ -130,13 +118,9 @@ def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None
 
 
 DAMAGES = {  # tests/core/test_decision_files.py has more
-    "checksum": lambda content, first: content.update(sha256="0"),
     "a layer less": lambda content, first: content["rows"].pop(),
     "another layer": lambda content, first: first.update(name="other"),
     "empty details": lambda content, first: first.update(details={}),
-    "host": lambda content, first: content.update(host="ONNX Runtime"),
-    "a field less": lambda content, first: first.pop("kind"),
-    "no details": lambda content, first: first.update(details=None),
     "bits": lambda content, first: first["details"].update(training=8),
     "type": lambda content, first: first["details"].update(inference="yes"),
     "layers": lambda content, first: first["details"].update(layers=[["0"]]),
@@ -152,12 +136,3 @@ def test_damaged_files_are_refused_and_kept(how, saved) -> None:
     x = torch.randn(2, 6, 1, 1)
     for more in ({}, {"example_inputs": x, "remeasure": True}):
         refused(FileError, r"Cannot read .*decisions\.json", saved, **more)
-
-
-def test_what_is_no_file_is_refused(tmp_path) -> None:
-    with pytest.raises(FileError, match="is a directory"):
-        ut.accelerate(dcgan(), decisions=tmp_path)
-    with pytest.raises(FileError, match="Cannot write"):
-        Report("PyTorch").save(tmp_path / "none" / "decisions.json")
-    with pytest.raises(DTypeError, match="a path"):
-        ut.accelerate(dcgan(), decisions=3)
