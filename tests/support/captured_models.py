@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from tests.support.small_models import close, stirred  # noqa: E402
+from tests.support.small_models import close  # noqa: E402
 
 
 class Block(nn.Module):
@@ -294,14 +294,6 @@ LEFT_ALONE = {
     "OldNorm": "has hooks",
     "Listed": "a Block is kept outside the model's children",
 }
-
-
-def twins(name, dtype=torch.float32):
-    made = []
-    for _ in range(2):  # deepcopy refuses the weights of the old weight norm
-        torch.manual_seed(3)
-        made.append(stirred(MODELS[name]()).to(dtype))
-    return made
 
 
 def run(model, *args, **keywords):

@@ -17,6 +17,15 @@ def stirred(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
+def two_of(build, dtype=torch.float32) -> list[nn.Module]:
+    """Two models of the same values; deepcopy refuses those with the old weight norm."""
+    made = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        made.append(stirred(build()).to(dtype))
+    return made
+
+
 def dcgan(latent: int = 6, width: int = 4) -> nn.Sequential:
     """A small generator of DCGAN: 16 x 16 pixels of (N, 6, 1, 1)."""
     return stirred(

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
-from tests.support.small_models import MODELS, Vocoder, close, dcgan, stirred  # noqa: E402
-from upconv import measuring, timing  # noqa: E402
+from tests.support.made_up_clock import MadeUpClock  # noqa: E402
+from tests.support.small_models import MODELS, Vocoder, close, dcgan, two_of  # noqa: E402
 from upconv.errors import ArgumentError, DTypeError  # noqa: E402
 from upconv.measuring import Choice, Outcome  # noqa: E402
 from upconv.torch import acceleration, packing, selection, swaps, trials  # noqa: E402
@@ -22,15 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 def pair(name):
     build, shape = MODELS[name]
-    model = stirred(build())
-    return model, copy.deepcopy(model) if name != "vocoder" else twin(model), torch.randn(shape)
-
-
-def twin(model):
-    """A copy of a model that deepcopy refuses for its parametrizations' weights."""
-    other = type(model)().eval()
-    other.load_state_dict(model.state_dict())
-    return other
+    return *two_of(build), torch.randn(shape)
 
 
 def classes(model):
@@ -164,10 +156,8 @@ NORMS = ["weight norm", "old weight norm", "spectral norm", "orthogonal"]
 @pytest.mark.parametrize("kind", NORMS)
 class TestParametrizations:
     def both(self, kind, **more):
-        torch.manual_seed(2)
-        model = normed(kind)
-        torch.manual_seed(2)
-        plain, x = normed(kind), torch.randn(2, 3, 9)
+        model, plain = two_of(lambda: normed(kind))
+        x = torch.randn(2, 3, 9)
         return ut.accelerate(model, x, **more), plain, x
 
     @pytest.mark.parametrize("training", [False, True])
@@ -292,39 +282,26 @@ def test_a_part_of_one_layer_is_named_by_it() -> None:
     assert rows[0].name == "part 1: 0"
 
 
-class Clock:
-    """A clock that only runs of a model move, a second each."""
+@pytest.fixture
+def clock(monkeypatch) -> MadeUpClock:
+    return MadeUpClock(monkeypatch, trials, acceleration, selection)
 
-    def __init__(self, monkeypatch) -> None:
-        self.now, self.runs = 0.0, 0
-        for module in (trials, acceleration, selection, measuring, timing):
-            monkeypatch.setattr(module, "time", self)
-        monkeypatch.setattr(timing, "rest", lambda: None)
 
-    def perf_counter(self) -> float:
-        return self.now
-
-    process_time = perf_counter
-
-    def model(self):
-        model = dcgan()
-        model.register_forward_pre_hook(self.tick)
-        return model
-
-    def tick(self, *_) -> None:
-        self.now += 1.0
-        self.runs += 1
+def ticking(clock):
+    """A model of whose runs each takes a second."""
+    model = dcgan()
+    model.register_forward_pre_hook(lambda *_: clock.advance(1.0))
+    return model
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("captured", [True, False])
-def test_the_model_runs_at_most_thirty_times(count, captured, monkeypatch) -> None:
-    clock = Clock(monkeypatch)
+def test_the_model_runs_at_most_thirty_times(count, captured, clock, monkeypatch) -> None:
     if not captured:
         monkeypatch.setattr(Forward, "capture", unwatchable)
     inputs = [torch.randn(n, 6, 1, 1) for n in range(1, count + 1)]
-    ut.accelerate(clock.model(), inputs, seconds=10_000)
-    assert clock.runs <= selection.MOST_RUNS == 30
+    ut.accelerate(ticking(clock), inputs, seconds=10_000)
+    assert clock.now <= selection.MOST_RUNS == 30
 
 
 def unwatchable(*_):
@@ -332,9 +309,9 @@ def unwatchable(*_):
 
 
 @pytest.mark.parametrize("seconds", [0, 12])
-def test_seconds_bound_the_measuring(seconds, monkeypatch) -> None:
-    clock, x = Clock(monkeypatch), torch.randn(2, 6, 1, 1)
-    model = ut.accelerate(clock.model(), x, seconds=seconds)
+def test_seconds_bound_the_measuring(seconds, clock) -> None:
+    x = torch.randn(2, 6, 1, 1)
+    model = ut.accelerate(ticking(clock), x, seconds=seconds)
     assert clock.now <= seconds + 3
     if not seconds:
         assert classes(model) == classes(dcgan())

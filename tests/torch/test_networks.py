@@ -19,9 +19,8 @@ from tests.support.captured_models import (  # noqa: E402
     doubled,
     graphs,
     run,
-    twins,
 )
-from tests.support.small_models import Vocoder, close, dcgan  # noqa: E402
+from tests.support.small_models import Vocoder, close, dcgan, two_of  # noqa: E402
 from upconv.torch import captures, forwards, selection  # noqa: E402
 from upconv.torch.forwards import Forward  # noqa: E402
 from upconv.torch.snapshots import Snapshot, Unwatchable  # noqa: E402
@@ -34,9 +33,11 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", MODELS)
 class TestModels:
-    def test_has_pytorchs_values_at_all_sizes(self, name) -> None:
-        model, plain = twins(name)
-        ut.accelerate(model, torch.randn(2, 3, 8, 12))
+    def test_has_pytorchs_values_at_all_sizes_trains_and_restores(self, name) -> None:
+        model, plain = two_of(MODELS[name])
+        keys = list(model.state_dict())
+        assert type(ut.accelerate(model, torch.randn(2, 3, 8, 12))) is MODELS[name]
+        assert list(model.state_dict()) == keys
         assert graphs(model) == (name not in LEFT_ALONE)
         report = ut.report(model)
         parts = [row for row in report.rows if row.name.startswith("part") and row.by == "upconv"]
@@ -46,12 +47,7 @@ class TestModels:
         alike(model, plain, torch.randn(2, 3, 8, 12).to(memory_format=torch.channels_last))
         alike(model, plain, torch.randn(2, 3, 12, 8).transpose(2, 3))
 
-    def test_trains_and_restores(self, name) -> None:
-        model, plain = twins(name)
         x = torch.randn(2, 3, 8, 12)
-        keys = list(model.state_dict())
-        assert type(ut.accelerate(model, x)) is MODELS[name]
-        assert list(model.state_dict()) == keys
         for each in (model, plain):
             torch.manual_seed(1)
             leaves = torch.utils._pytree.tree_leaves(each.train()(x))
@@ -64,7 +60,7 @@ class TestModels:
 
     def test_in_double_and_half_and_inference_mode(self, name) -> None:
         for dtype, bound in ((torch.float64, 1e-9), (torch.bfloat16, 0.15)):
-            model, plain = twins(name, dtype)
+            model, plain = two_of(MODELS[name], dtype)
             x = torch.randn(2, 3, 8, 12, dtype=dtype)
             if run(copy.deepcopy(plain) if name == "Buffered" else plain, x) == [RuntimeError]:
                 continue  # PyTorch has no such operator for the type
@@ -76,7 +72,7 @@ class TestModels:
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_what_is_left_alone_has_a_reason(name, monkeypatch) -> None:
     monkeypatch.setattr(selection.trials.Samples, "ratio", None)
-    model, _ = twins(name)
+    model, _ = two_of(MODELS[name])
     ut.accelerate(model, torch.randn(2, 3, 8, 12))
     assert LEFT_ALONE[name] in ut.report(model).why
     assert "forward" not in vars(model)
@@ -100,7 +96,7 @@ def test_the_first_graph_has_fixed_sizes_and_the_next_open_ones_if_nothing_is_lo
         return export(*arguments, dynamic_shapes=dynamic_shapes, **keywords)
 
     monkeypatch.setattr(torch.export, "export", counted)
-    model, plain = twins(name)
+    model, plain = two_of(MODELS[name])
     ut.accelerate(model, torch.randn(2, 3, 8, 12))
     assert (graphs(model), seen) == (1, [False])
     alike(model, plain, torch.randn(2, 3, 12, 16))
@@ -110,7 +106,7 @@ def test_the_first_graph_has_fixed_sizes_and_the_next_open_ones_if_nothing_is_lo
 
 
 def test_the_last_graph_has_open_sizes_even_if_something_is_lost() -> None:
-    model, plain = twins("Resized")
+    model, plain = two_of(MODELS["Resized"])
     ut.accelerate(model, torch.randn(2, 3, 8, 12))
     for size in (12, 16, 20, 24, 28):
         alike(model, plain, torch.randn(2, 3, size, size))
@@ -123,7 +119,7 @@ def test_the_last_graph_has_open_sizes_even_if_something_is_lost() -> None:
 def test_open_sizes_are_not_tried_after_a_long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwards, "_LONG_CAPTURE", 0.0)
     monkeypatch.setattr(captures, "_open_sizes", None)
-    model, plain = twins("Loop")
+    model, plain = two_of(MODELS["Loop"])
     ut.accelerate(model, torch.randn(2, 3, 8, 12))
     alike(model, plain, torch.randn(2, 3, 12, 16))
     assert graphs(model) == 2
@@ -131,7 +127,7 @@ def test_open_sizes_are_not_tried_after_a_long_capture(monkeypatch: pytest.Monke
 
 def test_a_model_follows_its_parameters() -> None:
     for name in ("NewNorm", "Norms", "Tied", "Constant"):
-        model, plain = twins(name)
+        model, plain = two_of(MODELS[name])
         x = torch.randn(2, 3, 8, 12)
         ut.accelerate(model, x)
         alike(model, plain, x)
@@ -150,7 +146,7 @@ def test_a_model_follows_its_parameters() -> None:
 
 
 def test_keywords_and_constants_are_part_of_the_structure() -> None:
-    model, plain = twins("Keywords")
+    model, plain = two_of(MODELS["Keywords"])
     x, mask = torch.randn(2, 3, 8, 12), torch.rand(2, 1, 16, 24)
     ut.accelerate(model, [(x,), {"x": x, "mask": mask}])
     assert graphs(model) == 2
@@ -169,7 +165,7 @@ def test_keywords_and_constants_are_part_of_the_structure() -> None:
 
 
 def test_a_buffer_of_one_integer_may_change() -> None:
-    model, plain = twins("Numbered")
+    model, plain = two_of(MODELS["Numbered"])
     x = torch.randn(2, 3, 8, 12)
     ut.accelerate(model, x)
     for step in (2, 5, 3):
@@ -181,7 +177,9 @@ def test_a_buffer_of_one_integer_may_change() -> None:
 
 
 def test_a_model_that_is_not_captured_prints_nothing(capfd) -> None:
-    ut.accelerate(twins("DataDependent")[0], torch.randn(2, 3, 8, 12), progress=lambda *_: None)
+    ut.accelerate(
+        two_of(MODELS["DataDependent"])[0], torch.randn(2, 3, 8, 12), progress=lambda *_: None
+    )
     assert "forward" not in capfd.readouterr().err
 
 
@@ -294,16 +292,13 @@ def test_hooks_of_the_model_are_called_around_the_graph() -> None:
 
 
 def test_decisions_apply_parts_without_inputs(tmp_path) -> None:
-    model, x = Vocoder().eval(), torch.randn(2, 5, 11)
-    ut.report(ut.accelerate(model, x)).save(tmp_path / "d.json")
-    other = Vocoder().eval()
-    other.load_state_dict(model.state_dict())
-    plain = Vocoder().eval()
-    plain.load_state_dict(model.state_dict())
-    ut.accelerate(other, decisions=tmp_path / "d.json")
-    assert graphs(other) == 0
-    alike(other, plain, x)
-    assert graphs(other) == 1
+    x = torch.randn(2, 5, 11)
+    ut.report(ut.accelerate(Vocoder().eval(), x)).save(tmp_path / "d.json")
+    model, plain = two_of(Vocoder)
+    ut.accelerate(model, decisions=tmp_path / "d.json")
+    assert graphs(model) == 0
+    alike(model, plain, x)
+    assert graphs(model) == 1
 
 
 def test_a_graph_with_other_results_is_not_used(monkeypatch) -> None:
