@@ -43,6 +43,22 @@ def dcgan(latent: int = 6, width: int = 4) -> nn.Sequential:
     )
 
 
+class Of(nn.Module):
+    """A function of this module, which has the layers and buffers, and of its input."""
+
+    def __init__(self, function, **members) -> None:
+        super().__init__()
+        self.function = function
+        for name, member in members.items():
+            if type(member) is torch.Tensor:
+                self.register_buffer(name, member)
+            else:
+                setattr(self, name, member)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
 class UNet3d(nn.Module):
     """A U-Net of one level, in three dimensions."""
 

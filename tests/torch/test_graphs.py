@@ -10,7 +10,7 @@ from importlib.metadata import entry_points  # noqa: E402
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
-from tests.support.small_models import MODELS, UNet3d, close, dcgan, stirred  # noqa: E402
+from tests.support.small_models import MODELS, Of, UNet3d, close, dcgan, stirred  # noqa: E402
 from upconv import measuring  # noqa: E402
 from upconv.errors import DTypeError  # noqa: E402
 from upconv.torch import graphs, network_rules, packing  # noqa: E402
@@ -74,15 +74,8 @@ def test_gradients_of_a_compiled_model(name, upconv_is_faster) -> None:
     ],
 )  # fmt: skip
 def test_activations_of_every_spelling_are_fused(activation) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up = nn.ConvTranspose1d(3, 4, 4, 2)
-
-        def forward(self, x):
-            return activation(self.up(x))
-
-    model, x = Net().eval(), torch.randn(2, 3, 9)
+    model = Of(lambda m, x: activation(m.up(x)), up=nn.ConvTranspose1d(3, 4, 4, 2)).eval()
+    x = torch.randn(2, 3, 9)
     with torch.no_grad():
         expected = model(x)
         program = graphs.rewrite(torch.export.export(model, (x,)))
@@ -135,15 +128,10 @@ def test_what_follows_in_code_is_fused(upconv_is_faster) -> None:
 
     torch._dynamo.register_backend(spy, name="spy_of_upconv")
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv1d(4, 4, 3, padding=1)
+    def block(m, x):
+        return torch.tanh(x + m.conv(nn.functional.leaky_relu(x, 0.1)))
 
-        def forward(self, x):
-            return torch.tanh(x + self.conv(nn.functional.leaky_relu(x, 0.1)))
-
-    model, x = Block().eval(), torch.randn(1, 4, 9)
+    model, x = Of(block, conv=nn.Conv1d(4, 4, 3, padding=1)).eval(), torch.randn(1, 4, 9)
     fast = compiled(model, options={"then": "spy_of_upconv"})
     with torch.no_grad():
         assert close(fast(x), model(x))
@@ -182,16 +170,11 @@ def test_a_part_that_is_not_faster_or_differs_stays_and_the_log_says_why(
 
 @pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")
 def test_gradients_inside_a_block_without_them_stay(upconv_is_faster) -> None:
-    class Inside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv1d(3, 4, 3)
+    def inside(m, x):
+        with torch.enable_grad():
+            return m.conv(x)
 
-        def forward(self, x):
-            with torch.enable_grad():
-                return self.conv(x)
-
-    model, x = Inside(), torch.randn(1, 3, 9)
+    model, x = Of(inside, conv=nn.Conv1d(3, 4, 3)), torch.randn(1, 3, 9)
     with torch.no_grad():
         fast = torch.compile(model, backend=graphs.backend, options={"then": "eager"})
         y = fast(x)
@@ -261,19 +244,14 @@ def test_functions_compile_with_dynamic_shapes() -> None:
 def test_what_depends_on_an_open_size_stays_with_pytorch(name: str, recording: bool) -> None:
     """It is a node of the graph, not a number that could be measured."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up = nn.ConvTranspose1d(3, 4, 4, 3, dilation=2)
+    def upsampled(m, x):
+        size = x.shape[2]
+        if name == "output_size":
+            return m.up(x, output_size=(3 * size + 5,))
+        keywords = {"stride": 3, name: size // 8 - name.endswith("padding")}
+        return nn.functional.conv_transpose1d(x, m.up.weight, **keywords)
 
-        def forward(self, x):
-            size = x.shape[2]
-            if name == "output_size":
-                return self.up(x, output_size=(3 * size + 5,))
-            keywords = {"stride": 3, name: size // 8 - name.endswith("padding")}
-            return nn.functional.conv_transpose1d(x, self.up.weight, **keywords)
-
-    model = Net()
+    model = Of(upsampled, up=nn.ConvTranspose1d(3, 4, 4, 3, dilation=2))
     fast = compiled(model, dynamic=True)
     with torch.set_grad_enabled(recording):
         for length in (17, 25):

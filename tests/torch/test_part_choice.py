@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
-from tests.support.small_models import close  # noqa: E402
+from tests.support.small_models import Of, close  # noqa: E402
 from upconv.torch import captures, trials  # noqa: E402
 from upconv.torch.forwards import Forward  # noqa: E402
 from upconv.torch.trials import Verdict  # noqa: E402
@@ -25,13 +25,10 @@ def first_is_slower(upconv_is_faster, monkeypatch) -> None:
     monkeypatch.setattr(trials, "measured_part", measured)
 
 
-class Halves(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Conv1d(3, 4, 3), nn.ConvTranspose1d(4, 2, 4, 2)
-
-    def forward(self, x):
-        return self.two(torch.fft.fft(self.one(x)).real).tanh()
+def halves() -> nn.Module:
+    """Two layers in two parts."""
+    layers = {"one": nn.Conv1d(3, 4, 3), "two": nn.ConvTranspose1d(4, 2, 4, 2)}
+    return Of(lambda m, x: m.two(torch.fft.fft(m.one(x)).real).tanh(), **layers).eval()
 
 
 def parts_of(model):
@@ -40,7 +37,7 @@ def parts_of(model):
 
 
 def test_slower_parts_are_left_out_at_all_sizes() -> None:
-    model = Halves().eval()
+    model = halves()
     plain, x = copy.deepcopy(model), torch.randn(2, 3, 9)
     ut.accelerate(model, x)
     assert parts_of(model) == [("upconv", 0.002, 0.001), ("PyTorch", 0.002, 0.003)]
@@ -56,7 +53,7 @@ def test_slower_parts_are_left_out_at_all_sizes() -> None:
 
 
 def test_slower_parts_are_left_out_by_saved_decisions(tmp_path) -> None:
-    model, x = Halves().eval(), torch.randn(2, 3, 9)
+    model, x = halves(), torch.randn(2, 3, 9)
     path = tmp_path / "decisions.json"
     ut.report(ut.accelerate(model, x)).save(path)
     again = ut.accelerate(copy.deepcopy(ut.restore(model)), decisions=path)
@@ -69,26 +66,16 @@ def test_slower_parts_are_left_out_by_saved_decisions(tmp_path) -> None:
 def test_a_model_whose_parts_are_all_slower_is_left_alone(monkeypatch) -> None:
     monkeypatch.setattr(trials, "measured_part", lambda *_: Verdict(0.1, 0.2, "it is slower"))
     monkeypatch.setattr(trials.Samples, "ratio", None)
-    model = ut.accelerate(Halves().eval(), torch.randn(2, 3, 9))
+    model = ut.accelerate(halves(), torch.randn(2, 3, 9))
     assert {by for by, _, _ in parts_of(model)} == {"PyTorch"}
     assert "forward" not in vars(model)
-
-
-class Repeated(nn.Module):
-    """One layer in two parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Conv1d(3, 3, 3)
-
-    def forward(self, x):
-        return self.one(torch.fft.fft(self.one(x)).real)
 
 
 def test_parts_with_equal_layers_are_told_apart(monkeypatch, tmp_path) -> None:
     verdicts = iter([Verdict(0.1, 0.2, "it is slower"), Verdict(0.2, 0.1, "")])
     monkeypatch.setattr(trials, "measured_part", lambda *_: next(verdicts))
-    model, x = Repeated().eval(), torch.randn(2, 3, 9)
+    twice = Of(lambda m, x: m.one(torch.fft.fft(m.one(x)).real), one=nn.Conv1d(3, 3, 3))
+    model, x = twice.eval(), torch.randn(2, 3, 9)
     fast = ut.accelerate(copy.deepcopy(model), x)
     assert [by for by, _, _ in parts_of(fast)] == ["PyTorch", "upconv"]
     ut.report(fast).save(tmp_path / "decisions.json")
@@ -115,22 +102,16 @@ def test_the_graph_survives_a_new_count_of_batches(upconv_is_faster) -> None:
     assert capture.state() is not None
 
 
-class Masked(nn.Module):
+def masked(m, x):
     """The size of a part's input depends on the data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.two = nn.ConvTranspose1d(3, 2, 2, 2)
-
-    def forward(self, x):
-        kept = torch.nonzero(x[0, 0] > 0)[:, 0]
-        torch._check(kept.shape[0] >= 2)
-        torch._check(kept.shape[0] <= x.shape[2])
-        return self.two(x[..., kept])
+    kept = torch.nonzero(x[0, 0] > 0)[:, 0]
+    torch._check(kept.shape[0] >= 2)
+    torch._check(kept.shape[0] <= x.shape[2])
+    return m.two(x[..., kept])
 
 
 def test_a_part_whose_sizes_depend_on_data_stays_with_pytorch(monkeypatch) -> None:
-    model, x = Masked().eval(), torch.rand(2, 3, 9) + 0.1
+    model, x = Of(masked, two=nn.ConvTranspose1d(3, 2, 2, 2)).eval(), torch.rand(2, 3, 9) + 0.1
     monkeypatch.undo()  # measure with the real clock
     capture = Forward(model).capture((x,), {})
     (verdict,) = capture.measured(0.1).values()

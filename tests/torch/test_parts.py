@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from tests.support.small_models import close  # noqa: E402
+from tests.support.small_models import Of, close  # noqa: E402
 from upconv.errors import EngineError  # noqa: E402
 from upconv.torch import network_rules, parts, windows  # noqa: E402
 
@@ -196,27 +196,27 @@ def test_rows_compute_what_pytorch_computes(rank, how) -> None:
     assert [part.reason for part in made] == [""] * len(made)
 
 
-def net(rank=2):
+def net():
     """A small decoder with a skip, every kind of weight, and layers that work in place."""
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.down = CONV[rank](3, 8, 4, stride=2, padding=1)
-            self.norm = NORM[rank](8)
-            self.act = nn.PReLU(8)
-            self.up = UP[rank](8, 5, 4, stride=2, padding=1)
-            self.mix = CONV[rank](8, 4, 3, padding=1)
-            self.register_buffer("scale", torch.rand(4, *(1,) * rank))
+    def decoder(m, x):
+        y = m.act(m.norm(m.down(x)))
+        y = F.relu(m.up(y), inplace=True)
+        y = m.mix(torch.cat([y, x], 1)) * m.scale
+        y += 0.5
+        return torch.tanh(y), y
 
-        def forward(self, x):
-            y = self.act(self.norm(self.down(x)))
-            y = F.relu(self.up(y), inplace=True)
-            y = self.mix(torch.cat([y, x], 1)) * self.scale
-            y += 0.5
-            return torch.tanh(y), y
-
-    return randomised(Net())
+    return randomised(
+        Of(
+            decoder,
+            down=nn.Conv2d(3, 8, 4, stride=2, padding=1),
+            norm=nn.BatchNorm2d(8),
+            act=nn.PReLU(8),
+            up=nn.ConvTranspose2d(8, 5, 4, stride=2, padding=1),
+            mix=nn.Conv2d(8, 4, 3, padding=1),
+            scale=torch.rand(4, 1, 1),
+        )
+    )
 
 
 def both_close(one, other, bound=2e-5):
@@ -236,32 +236,22 @@ def test_one_part_serves_every_size(how) -> None:
     assert made[0].reason == ""
 
 
-def changes():
-    def in_place(model):
-        with torch.no_grad():
-            model.up.weight.mul_(-1.5)
-
-    def loaded(model):
-        state = {name: value * 1.25 for name, value in model.state_dict().items()}
-        model.load_state_dict(state)
-
-    def unseen(model):
-        model.mix.weight.data.add_(0.25)
-
-    def statistics(model):
-        model.norm.running_mean.add_(0.5)
-
-    def exchanged(model):
-        model.mix.weight.data = torch.randn_like(model.mix.weight)
-
-    def by_numpy(model):
-        model.scale.numpy()[:] *= 2
-
-    return [in_place, loaded, unseen, statistics, exchanged, by_numpy]
+CHANGES = {
+    "in place": lambda model: model.up.weight.mul_(-1.5),
+    "loaded": lambda model: model.load_state_dict(
+        {name: value * 1.25 for name, value in model.state_dict().items()}
+    ),
+    "unseen": lambda model: model.mix.weight.data.add_(0.25),
+    "statistics": lambda model: model.norm.running_mean.add_(0.5),
+    "exchanged": lambda model: setattr(
+        model.mix.weight, "data", torch.randn_like(model.mix.weight)
+    ),
+    "by NumPy": lambda model: model.scale.numpy().__imul__(2),
+}
 
 
 @pytest.mark.parametrize("how", ["export", "dynamo"])
-@pytest.mark.parametrize("change", changes(), ids=lambda each: each.__name__)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changed_weights_are_seen(change, how) -> None:
     model, x = net(), torch.randn(1, 3, 8, 8)
     call, made, _ = handed(model, x, how)
@@ -349,16 +339,9 @@ def test_what_a_network_cannot_do_is_left_with_a_reason(name) -> None:
 @pytest.mark.parametrize("how", ["export", "dynamo"])
 def test_a_size_of_the_graph_is_no_operand_of_a_part(how) -> None:
     """PyTorch's partitioner does not end where `getitem` slices a tensor by such a size."""
-
-    class Cut(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = nn.Conv1d(4, 4, 3), nn.Conv1d(4, 4, 3)
-
-        def forward(self, x):
-            return self.two(F.relu(self.one(x))[..., : x.shape[2] - 3])
-
-    model, x = Cut().eval(), torch.randn(2, 4, 9)
+    layers = {"one": nn.Conv1d(4, 4, 3), "two": nn.Conv1d(4, 4, 3)}
+    model = Of(lambda m, x: m.two(F.relu(m.one(x))[..., : x.shape[2] - 3]), **layers).eval()
+    x = torch.randn(2, 4, 9)
     call, made, left = handed(model, x, how, dynamic=True)
     assert [part.layers for part in made] == [1, 1]
     assert "a size that is not known" in " ".join(left.values())

@@ -6,23 +6,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from tests.support.small_models import close  # noqa: E402
+from tests.support.small_models import Of, close  # noqa: E402
 from tests.torch import test_parts  # noqa: E402
 
 pytestmark = test_parts.pytestmark
-
-
-class Written(nn.Module):
-    """A value is written in place where others see it."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.one, self.two = nn.Conv1d(4, 4, 3, padding=1), nn.Conv1d(4, 4, 3, padding=1)
-        self.register_buffer("count", torch.ones(4, 1))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def _view_is_written(m, x):
@@ -64,7 +51,8 @@ def _items_are_set(m, x):
      _items_are_set],
 )  # fmt: skip
 def test_values_written_in_place_are_pytorchs(function, how) -> None:
-    model, x = Written(function).eval(), torch.randn(2, 4, 9)
+    layers = {name: nn.Conv1d(4, 4, 3, padding=1) for name in ("one", "two")}
+    model, x = Of(function, **layers, count=torch.ones(4, 1)).eval(), torch.randn(2, 4, 9)
     call, _, _ = test_parts.handed(model, x, how)
     with torch.no_grad():
         for _ in range(2):
