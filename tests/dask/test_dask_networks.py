@@ -39,13 +39,14 @@ def computed(result: Any) -> np.ndarray:
         return result.compute()
 
 
-@pytest.mark.parametrize("chunks", [(1, 3, 16, 20), (2, 2, (7, 43), (1, 2, 3, 58)), (2, 1, 5, 64)])
-def test_any_chunks_have_the_bits_of_the_whole(chunks: Any) -> None:
+def test_any_chunks_have_the_bits_of_the_whole() -> None:
     network = unet()
     x = np.random.default_rng(0).standard_normal((2, 3, 50, 64)).astype(np.float32)
     whole = network.compile({"image": x.shape}, algorithm="direct").run(x)
-    for result, expected in zip(lazy.run(network, da.from_array(x, chunks)), whole, strict=True):
-        assert computed(result).tobytes() == expected.tobytes()
+    for chunks in (1, 3, 16, 20), (2, 2, (7, 43), (1, 2, 3, 58)), (2, 1, 5, 64):
+        results = lazy.run(network, da.from_array(x, chunks))
+        for result, expected in zip(results, whole, strict=True):
+            assert computed(result).tobytes() == expected.tobytes()
     fast = lazy.run(network, da.from_array(x, chunks), algorithm="auto", chunks=(30, 32))[0]
     assert fast.chunks[2:] == ((30, 20), (32, 32))
     np.testing.assert_allclose(computed(fast), whole[0], rtol=0, atol=1e-4)
