@@ -105,7 +105,7 @@ def half_a_store(path: Path) -> None:
 FOREIGN = {
     "JSON": lambda path: path.write_bytes(b'{"name": "thesis"}'),
     "zeros": lambda path: path.write_bytes(b"\0" * 4096),
-    "another database": lambda path: sql(path, "CREATE TABLE theses (name TEXT)"),
+    "another database": lambda path: sql(path, "CREATE TABLE records (section, key, record)"),
     "half a store": half_a_store,
 }
 
