@@ -31,6 +31,10 @@ def classes(model):
     return [(kind.__name__, kind.__bases__) for kind in kinds]
 
 
+def hook_classes(model):
+    return [[*map(type, each._forward_pre_hooks.values())] for each in model.modules()]
+
+
 def layer_rows(model):
     """The rows of the layers in a model's report, parts left out."""
     return [row for row in ut.report(model).rows if "inference" in row.details]
@@ -69,12 +73,11 @@ class TestEveryModel:
 
     def test_is_restored(self, name) -> None:
         model, plain, x = pair(name)
-        before = classes(model)
-        hooks = [len(each._forward_pre_hooks) for each in model.modules()]
+        before, hooks = classes(model), hook_classes(model)
         ut.accelerate(model, x)
         assert ut.restore(model) is model
         assert classes(model) == before
-        assert [len(each._forward_pre_hooks) for each in model.modules()] == hooks
+        assert hook_classes(model) == hooks
         with torch.no_grad():
             assert torch.equal(model(x), plain(x))
         with pytest.raises(ArgumentError, match="model is not accelerated"):
