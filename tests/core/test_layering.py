@@ -32,7 +32,7 @@ LAYERS = [
     {"shapes", "primitives", "measuring"},
     {"tuning"},
     {"execution"},
-    {"gradients", "roofline", "candidate_table", "decision_files"},
+    {"gradients", "roofline", "candidate_table", "front_end_reports"},
     {"network"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},

@@ -12,11 +12,11 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="sessions run in it")
 
 import onnx
+from tests.support.front_end_reports import unsealed
 
-from tests.support.decision_files import unsealed
 from tests.support.onnx_sessions import decoder, image, measure_once, plain, same
 from tests.support.onnx_texts import parsed
-from upconv import decision_files, measuring
+from upconv import front_end_reports, measuring
 from upconv.errors import ArgumentError, FileError
 from upconv.onnx import Session
 from upconv.onnx.models import digest, from_model
@@ -120,7 +120,7 @@ def test_a_missing_file_is_written_where_that_is_asked_for(
 
 
 def test_damaged_files_are_refused_and_kept(source: onnx.ModelProto, saved: Path) -> None:
-    """tests/core/test_decision_files.py has more damages."""
+    """tests/core/test_front_end_reports.py has more damages."""
     record = unsealed(saved)
     for text in (json.dumps(record)[:-9], json.dumps(record | {"host": "PyTorch"})):
         saved.write_text(text)
@@ -184,4 +184,4 @@ def test_progress_is_called_or_shown_on_a_terminal(
 def test_the_processor_has_the_name_that_doctor_prints() -> None:
     from upconv.tuning import processor_model
 
-    assert decision_files.conditions(3)["processor"] == processor_model() != ""
+    assert front_end_reports.conditions(3)["processor"] == processor_model() != ""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from upconv.decision_files import Report, Row
+from upconv.front_end_reports import Report, Row
 from upconv.geometry import Axis
 from upconv.measuring import Ratio
 from upconv.onnx.optimizing.results import (

@@ -5,14 +5,14 @@ import json
 import pytest
 
 torch = pytest.importorskip("torch")
+from tests.support.front_end_reports import unsealed  # noqa: E402
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
-from tests.support.decision_files import unsealed  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
-from upconv.decision_files import Report  # noqa: E402
 from upconv.errors import ArgumentError, FileError  # noqa: E402
+from upconv.front_end_reports import Report  # noqa: E402
 from upconv.timing import Others  # noqa: E402
 from upconv.torch import trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
@@ -38,7 +38,9 @@ def refused(kind, match, path, example_inputs=None, **more) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["torch", "model"])  # tests/core/test_decision_files.py has more
+@pytest.mark.parametrize(
+    "name", ["torch", "model"]
+)  # tests/core/test_front_end_reports.py has more
 def test_decisions_for_something_else_are_refused_or_measured_again(name, saved) -> None:
     right, wrong, x = unsealed(saved), unsealed(saved), torch.randn(2, 6, 1, 1)
     wrong["conditions"][name] = "another"
@@ -117,7 +119,7 @@ def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None
     refused(ArgumentError, "example_inputs is an empty list", saved, [], remeasure=True)
 
 
-DAMAGES = {  # tests/core/test_decision_files.py has more
+DAMAGES = {  # tests/core/test_front_end_reports.py has more
     "a layer less": lambda content, first: content["rows"].pop(),
     "another layer": lambda content, first: first.update(name="other"),
     "empty details": lambda content, first: first.update(details={}),

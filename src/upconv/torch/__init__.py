@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ..decision_files import Report, Row
 from ..errors import EngineMissing
+from ..front_end_reports import Report, Row
 from ..installation import install_command
 
 if find_spec("torch") is None:

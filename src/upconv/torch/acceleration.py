@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from .. import decision_files
+from .. import front_end_reports
 from ..checks import boolean, function, number
-from ..decision_files import Report
 from ..errors import ArgumentError, FileError, brief
+from ..front_end_reports import Report
 from ..terminal import Progress, shown
 from ..timing import Others
 from . import swaps
@@ -93,7 +93,7 @@ def accelerate(
     layers = [candidate for candidate in swaps.candidates(model) if candidate.name not in refused]
     conditions = _conditions(model, layers, training)
     if decisions is not None:
-        saved = decision_files.restored(decisions, PYTORCH, conditions, remeasure)
+        saved = front_end_reports.restored(decisions, PYTORCH, conditions, remeasure)
         if saved is not None:
             _check_rows(decisions, saved, [layer.name for layer in layers])
             slower = [
@@ -187,12 +187,12 @@ def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozen
 
 def _conditions(
     model: Any, layers: list[Candidate], training: bool
-) -> dict[str, decision_files.Condition]:
+) -> dict[str, front_end_reports.Condition]:
     texts = [f"{layer.name}: {layer.kind} {layer.weight_shape}" for layer in layers]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
     described = f"{type(model).__name__}, {len(layers)} layers ({digest})"
     versions = {"torch": str(torch.__version__), "model": described}
-    return decision_files.conditions(
+    return front_end_reports.conditions(
         thread_count(), **versions, **({"training": 1} if training else {})
     )
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..decision_files import Report, Row
+from ..front_end_reports import Report, Row
 from ..measuring import Choice, Outcome, Way, choose
 from . import swaps, trials
 from .captures import Capture, PartKey, keys_of

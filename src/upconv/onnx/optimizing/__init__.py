@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from ..._version import __version__
 from ...arrays import Array
-from ...decision_files import Condition, FilePath, Report, conditions, restored
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
+from ...front_end_reports import Condition, FilePath, Report, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import resolved
 from ...tuning import processor_model

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from ...decision_files import Condition, Report, Row
 from ...documents import document
+from ...front_end_reports import Condition, Report, Row
 from ...geometry import Axis
 from ...measuring import Ratio
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ...decision_files import Report
 from ...errors import EngineError, ModelError
+from ...front_end_reports import Report
 from ...measuring import GAIN, Ratio, decide, undisturbed
 from ..runtimes import OpenModel, borrowed, timed
 from ..verifying import Run, Side, compared

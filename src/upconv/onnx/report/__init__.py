@@ -13,9 +13,9 @@ from typing import Any
 
 from ... import terminal
 from ..._version import __version__
-from ...decision_files import HEADINGS, Report, Row
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
+from ...front_end_reports import HEADINGS, Report, Row
 from ...installation import install_command
 from ...measuring import Ratio
 from ...terminal import aligned

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from ... import memory
 from ...arrays import Array
 from ...checks import boolean
-from ...decision_files import Report, Row, conditions, restored
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
+from ...front_end_reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown
 from ...threads import resolved
 from ...timing import Others

@@ -17,8 +17,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from ... import memory
 from ...arrays import Array
-from ...decision_files import Report, Row
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
+from ...front_end_reports import Report, Row
 from ...measuring import Ratio, Way, choose
 from ...terminal import Progress
 from ..models import load, stored

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.front_end_reports import unsealed
 
-from tests.support.decision_files import unsealed
-from upconv import decision_files
-from upconv.decision_files import HEADINGS, Report, Row, conditions, restored
+from upconv import front_end_reports
 from upconv.errors import ArgumentError, DTypeError, FileError
+from upconv.front_end_reports import HEADINGS, Report, Row, conditions, restored
 from upconv.measuring import Ratio
 
 SAMPLE = Report(
@@ -168,6 +168,6 @@ def test_an_interruption_leaves_the_old_file(saved: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("upconv.files.os.fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        decision_files.Report("PyTorch").save(saved)
+        front_end_reports.Report("PyTorch").save(saved)
     assert Report.read(saved, "PyTorch") == SAMPLE
     assert [each.name for each in saved.parent.iterdir()] == ["report.json"]
