@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.front_end_reports import unsealed
 
+from tests.support.front_end_reports import unsealed
 from upconv import front_end_reports
 from upconv.errors import ArgumentError, DTypeError, FileError
 from upconv.front_end_reports import HEADINGS, Report, Row, conditions, restored

@@ -12,8 +12,8 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="sessions run in it")
 
 import onnx
-from tests.support.front_end_reports import unsealed
 
+from tests.support.front_end_reports import unsealed
 from tests.support.onnx_sessions import decoder, image, measure_once, plain, same
 from tests.support.onnx_texts import parsed
 from upconv import front_end_reports, measuring

@@ -12,7 +12,6 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="forms are run in it")
 
 from tests.support.front_end_reports import unsealed
-
 from tests.support.onnx_clock import decided_by
 from tests.support.onnx_rewriting import values
 from tests.support.onnx_texts import three

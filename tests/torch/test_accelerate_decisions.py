@@ -5,10 +5,10 @@ import json
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.support.front_end_reports import unsealed  # noqa: E402
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
+from tests.support.front_end_reports import unsealed  # noqa: E402
 from tests.support.small_models import dcgan  # noqa: E402
 from tests.torch.test_accelerate import layer_rows  # noqa: E402
 from upconv.errors import ArgumentError, FileError  # noqa: E402
