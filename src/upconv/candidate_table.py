@@ -93,6 +93,8 @@ def _reason(candidate: Candidate, least: float, *, once: bool) -> str:
     """Why a possible candidate is not taken."""
     if candidate.eligible is Eligible.ON_REQUEST:
         return f"only on request: {candidate.reason}"
+    if candidate.eligible is Eligible.ONCE and not once:
+        return f"only for one call: {candidate.reason}"
     times = candidate.cost(once=once) / least if least else 1.0
     margin = f", with a margin of {candidate.margin:g} for its model" * (candidate.margin > 1)
     more = f": {candidate.reason}" if candidate.reason else ""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .checks import boolean, frozen, one_of
 from .devices import Library
 from .engines import ENGINES, ON_DEVICES, load
-from .engines.base import Candidate, Engine, ranked
+from .engines.base import Candidate, Eligible, Engine, ranked
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
 from .threads import get_num_threads
@@ -199,11 +199,13 @@ def _fastest(
 ) -> Choice:
     """The variant that an engine ranks fastest, or a faster rival engine that it lists.
 
-    For direct sums the variant is "", the engine's default.
+    For direct sums the variant is "", the engine's default for plans and for calls, so that both
+    have the same bits; except for a candidate that is only for calls.
     """
     for candidate in question.ranked(engine):
         if candidate.engine == engine.name:
-            return Choice(engine, refusals, candidate.variant if candidate.winograd else "")
+            named = candidate.winograd or candidate.eligible is Eligible.ONCE
+            return Choice(engine, refusals, candidate.variant if named else "")
         if rivals and candidate.engine in ENGINES:
             rival, _ = _loaded(candidate.engine, question.problem)
             if rival is not None:

@@ -53,6 +53,11 @@ SHORT = [  # kernels that Winograd's algorithm has forms for
     ((Axis(40, 3, 1, 1, 1, 1),), 16, 20, 1, {"layout": NXC}),
     ((Axis(30, 7, 1, 2, 6, 6),), 16, 16, 1, {}),
 ]
+DEEP = [  # more channels of the result than positions
+    ((Axis(3, 4, 2, 1, 1, 1), Axis(2, 5, 2, 1, 2, 1)), 26, 2, 1, {}),
+    ((Axis(9, 8, 3, 2, 2, 1),), 22, 3, 1, {"layout": NXC}),
+    ((Axis(3, 2, 2), Axis(1, 3, 1, 1, 1, 1), Axis(2, 3, 1, 1, 1, 1)), 60, 6, 2, {}),
+]
 BFLOAT16 = [(axes, c, f, g, more | {"dtype": DType.BFLOAT16}) for axes, c, f, g, more in WIDE]
 
 IN_PLACE = [((Axis(40, 2, 2),), 64, 32, 1, {"layout": NXC, "dtype": DType.BFLOAT16})]
@@ -64,6 +69,7 @@ KERNELS: dict[str, tuple[list[Any], str, tuple[Direction, ...]]] = {
     "positions": ([layer for layer in PLAIN if not layer[-1].get("layout")], "positions", BOTH),
     "channels": (PLAIN + WIDE, "channels", BOTH),
     "planes": (DEPTHWISE, "planes", BOTH),
+    "im2col": (DEEP, "im2col", (INPUT_GRAD,)),
     "dots": (BFLOAT16, "dots", BOTH),
     "tiles": (BFLOAT16 + IN_PLACE + ROUNDED, "tiles", BOTH),
     "weights": (PLAIN + WIDE + DEPTHWISE, "", (WEIGHT_GRAD,)),

@@ -129,6 +129,7 @@ class Eligible(Enum):
     """When a candidate may be taken."""
 
     BY_MODEL = "by the model"
+    ONCE = "by the model, for one call with a weight"
     ON_REQUEST = "on request"
     NEVER = "never"
 
@@ -171,6 +172,9 @@ class Candidate:
 
 
 def ranked(candidates: Iterable[Candidate], *, once: bool = False) -> list[Candidate]:
-    """Return the candidates that a model may take by itself, cheapest first; the sort is stable."""
-    eligible = [candidate for candidate in candidates if candidate.eligible is Eligible.BY_MODEL]
+    """Return the candidates that a model may take by itself, cheapest first; the sort is stable.
+
+    once: whether the weight is packed for one call only."""
+    taken = {Eligible.BY_MODEL, Eligible.ONCE} if once else {Eligible.BY_MODEL}
+    eligible = [candidate for candidate in candidates if candidate.eligible in taken]
     return sorted(eligible, key=lambda candidate: candidate.cost(once=once))

@@ -113,6 +113,26 @@ MERGED_TAPS = (
     "    return replace(made, problem=p)\n"
     "r.case = case\n"
 )
+IN_PLACE = (
+    "from tests.support import random_problems as r; from dataclasses import replace\n"
+    "from upconv.engines.jit import JitEngine\n"
+    "from upconv.engines.jit.im2col.primitive import Im2col\n"
+    "from upconv.geometry import Axis\n"
+    "from upconv.problem import Direction, DType, Epilogue, WeightLayout\n"
+    "JitEngine.variants = lambda self, problem, threads: ('im2col',)\n"
+    "import numpy\n"
+    "Im2col.pack = lambda self, weight: numpy.ascontiguousarray(weight)\n"  # as in one call
+    "drawn = r.case\n"
+    "def case(seed):\n"
+    "    made = drawn(seed); p = made.problem\n"
+    "    axes = tuple(Axis(1 + a.size % 3, 2 + a.kernel % 4, 1 + a.stride % 3, 1, seed % 2, 0)\n"
+    "                 for a in p.axes)\n"
+    "    p = p.replace(axes=axes, direction=Direction.INPUT_GRAD, weight_layout=WeightLayout.IOX,\n"
+    "                  in_channels=p.groups * (54 + seed % 7), epilogue=Epilogue(), bias=False,\n"
+    "                  accumulate=False, rounded=False, dtype=DType.FLOAT32)\n"
+    "    return replace(made, problem=p)\n"
+    "r.case = case\n"
+)
 WEIGHTS_BY_TILES = (
     "from tests.support import random_problems as r; from dataclasses import replace\n"
     "from upconv.engines.jit import JitEngine\n"
@@ -177,6 +197,8 @@ WAYS = {
     "bfloat16": Way("skylake-avx512", "avx512vl", "channels", ALL_BFLOAT16),
     "depthwise": Way("skylake-avx512", "avx512vl", "", DEPTHWISE),
     "pointwise": Way(variant="", plant=POINTWISE),
+    "weights in place": Way(plant=IN_PLACE),
+    "weights in place, SSE2": Way("x86-64", "sse2", plant=IN_PLACE + SMALL_CACHES),
     "winograd": Way(plant=WINOGRAD),
     "winograd, AVX2": Way("haswell", "avx2", plant=WINOGRAD + SMALL_CACHES),
     "dot products": Way(needs="avx512bf16", variant="dots", plant=ALL_BFLOAT16),
@@ -295,6 +317,18 @@ FAULTS = {
     "merged taps beyond the end of a row": MERGED_TAPS
     + JIT.format(".channels", "points", "points")
     + "points.CROSSING = points.OUTER",
+    "a row of a weight in place beyond the last": IN_PLACE
+    + JIT.format(".im2col", "primitive", "im2col")
+    + "real = im2col.filled\n"
+    "def beyond(kind, shape, **columns):\n"
+    "    table = real(kind, shape, **columns)\n"
+    "    if kind is im2col.ROWS: table['last'] += 1\n"
+    "    return table\n"
+    "im2col.filled = beyond",
+    "inputs of a panel beyond the last": IN_PLACE
+    + JIT.format(".im2col", "primitive", "im2col")
+    + "real = im2col.reads_of\n"
+    "im2col.reads_of = lambda axes: real(axes) + 1",
     "rows of Winograd's results too long": WINOGRAD
     + JIT.format(".winograd", "blocks", "winograd_blocks")
     + "real = winograd_blocks.AxisBlocks.of\n"

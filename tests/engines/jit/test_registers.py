@@ -20,6 +20,8 @@ from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.engine_limits import too_much
+from upconv.engines.jit.im2col import primitive as im2col
+from upconv.engines.jit.im2col.candidates import refusal as im2col_refusal
 from upconv.engines.jit.planes import primitive as planes
 from upconv.engines.jit.positions import primitive as positions
 from upconv.engines.jit.positions.candidates import refusal
@@ -78,6 +80,8 @@ def build(seed: int, cpu: Cpu) -> None:
             planes.Planes(correlation, tile, 1, cpu)
         if refusal(correlation) is None:
             positions.Positions(correlation, 1, cpu)
+        if im2col_refusal(correlation) is None:
+            im2col.Im2col(correlation, 1, cpu)
 
 
 def _nothing() -> Any:

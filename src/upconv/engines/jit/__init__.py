@@ -20,6 +20,8 @@ from .channels.candidates import DOTS
 from .correlation import Correlation
 from .cpu import Cpu, host
 from .direct import TILES, takes_tiles
+from .im2col.candidates import IM2COL
+from .im2col.candidates import refusal as im2col_refusal
 from .kernel_choice import direct_variant, interior_of, refusal, size_class, table
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
@@ -104,6 +106,11 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
             from .positions.primitive import Positions
 
         return Positions(correlation, threads, cpu)
+    if variant == IM2COL and im2col_refusal(correlation) is None:
+        with importing:
+            from .im2col.primitive import Im2col
+
+        return Im2col(correlation, threads, cpu)
     if variant == PLANES:
         with importing:
             from .planes.primitive import Planes, plane_tile

@@ -27,6 +27,7 @@ from .correlation import Correlation
 from .cpu import Cpu, host
 from .direct import TILES, refused, takes_tiles
 from .engine_limits import too_much
+from .im2col.candidates import candidates as im2col
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
 from .winograd.candidates import candidates as winograd
@@ -42,7 +43,7 @@ def tiles(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, 
     return candidates(correlation, threads, cpu)
 
 
-KERNELS = (positions, channels, planes, tiles)
+KERNELS = (positions, channels, planes, tiles, im2col)
 """Functions that list the candidates with direct sums; the first of equal cycles is preferred."""
 
 

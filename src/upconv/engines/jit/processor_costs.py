@@ -206,6 +206,15 @@ class Tiles(NamedTuple):
     tiles for one block of outputs before the next block (256 outputs of 128 channels, k4 s4)."""
 
 
+class Im2col(NamedTuple):
+    """The im2col kernel, fitted on a Zen 3 (28 November 2026)."""
+
+    tile: float = 30.0  # start and end of a tile, for each chunk
+    gather: float = 2.5  # copying an input
+    result: float = 3.0  # storing a result
+    weight: float = 0.5  # a weight from the third-level cache
+
+
 class Costs(NamedTuple):
     """The figures of one class of processors: those of a core, and those of each kernel."""
 
@@ -226,6 +235,7 @@ class Costs(NamedTuple):
     winograd: Winograd = Winograd()
     weight_grad: WeightGrad = WeightGrad()
     tiles: Tiles = Tiles()
+    im2col: Im2col = Im2col()
 
 
 _MESH = "AVX-512 beside a mesh of caches"
