@@ -22,6 +22,7 @@ from tests.support.tile_engines import L1, L2_SMALL, LOWERINGS, TileEngine, rand
 from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
+from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE
 from upconv.engines.jit.tiles import merging, placement
 from upconv.engines.jit.tiles import tile as register_tile
@@ -185,6 +186,20 @@ def test_bits_do_not_depend_on_where_an_operand_begins(problem: Problem, lowerin
     first, *others = (testing.compute(engine, problem, given) for engine in engines)
     for other in others:
         np.testing.assert_array_equal(other, first)
+
+
+def test_a_tile_that_begins_earlier_begins_inside() -> None:
+    """Rows of a tile are two positions apart; one of 3 positions begins at an odd one."""
+    possible = []
+    for rows in range(5, 40):
+        problem = layer(Axis(rows, 1), Axis(1, 3, 2), channels=(32, 32), layout=NXC)
+        correlation = Correlation.of(problem.replace(direction=INPUT_GRAD))
+        operand = InPlace(correlation, 0, False)
+        steps = np.ones(3, np.int64)
+        starts = operand.results(np.array([operand.counts]), steps)["tiles"]["x"]
+        assert starts.min() >= 0 or not operand.is_possible
+        possible.append(operand.is_possible)
+    assert set(possible) == {False, True}
 
 
 def test_what_is_read_in_place() -> None:

@@ -133,8 +133,9 @@ class InPlace(Operand):
 
     @property
     def is_possible(self) -> bool:
-        """Whether a full tile fits inside the data."""
-        return self._last >= 0
+        """Whether the data has a full tile that begins at any position, so that a tile which would
+        extend beyond the end can begin earlier."""
+        return self._last >= self.row_bytes - self._strides[-1]
 
     def _offset(self, number: int, tap: Tap) -> int:
         shift = tap.shift
