@@ -358,3 +358,20 @@ class TestAutograd:
             y = nd.MakeLoss(x * x, grad_scale=3)
         y.backward(head)
         equal(x.grad, 6 * x.asnumpy())
+
+
+def test_gradients_of_numbers_that_are_not_taken_are_zero():
+    """Even if the gradient of the result is infinite there; NaN is not clipped."""
+    x, y = nd.array([1, 2, np.nan, 9]), nd.array([3, 4, 5, 6])
+    for array in (x, y):
+        array.attach_grad()
+    infinite = nd.array([np.inf] * 4)
+    with mx.autograd.record():
+        z = nd.where(nd.array([1, 0, 1, 0]), x, y)
+    z.backward(infinite)
+    assert x.grad.asnumpy().tolist() == [np.inf, 0, np.inf, 0]
+    assert y.grad.asnumpy().tolist() == [0, np.inf, 0, np.inf]
+    with mx.autograd.record():
+        z = nd.clip(x, a_min=1.5, a_max=3)
+    z.backward(infinite)
+    assert x.grad.asnumpy().tolist() == [0, np.inf, np.inf, 0]

@@ -117,6 +117,7 @@ def test_new_operators_have_mxnets_values():
     assert nd.where(nd.array([0, 1, 2]), x, y).asnumpy().tolist() == [4, 2, 3]
     b = nd.array([[1, 2], [3, 4]])  # of a square, too, a list of conditions chooses rows
     assert nd.where(nd.array([1, 0]), b, -b).asnumpy().tolist() == [[1, 2], [-3, -4]]
+    assert (nd.array([1, 2], dtype="uint8") * -1).asnumpy().tolist() == [255, 254]  # as in C
     for wrong in (lambda: nd.broadcast_to(a, shape=(3,)), lambda: nd.where(x, b, b)):
         with pytest.raises(mx.MXNetError, match="expected"):
             wrong()

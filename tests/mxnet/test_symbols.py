@@ -86,6 +86,18 @@ class TestComposition:
         with pytest.raises((mx.MXNetError, TypeError, AssertionError)):
             sym.Deconvolution(nd.ones((1, 1, 3)), kernel=(3,), num_filter=1)
 
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda x: sym.Cast(x, dtype=None), "dtype is None; expected an element type"),
+            (lambda x: sym.clip(x, a_min=10**400, a_max=0), "expected a number"),
+            (lambda x: sym.sin(x, scale=2), "an attribute is 'scale'; expected no attribute"),
+        ],
+    )
+    def test_a_refusal_says_what_is_expected(self, make, words):
+        with pytest.raises(mx.MXNetError, match=words):
+            make(sym.var("x"))
+
     def test_one_array_for_two_variables_of_a_name_is_refused(self):
         with pytest.raises(mx.MXNetError):
             (sym.var("x") + sym.var("x")).bind(mx.cpu(), {"x": nd.ones(2)})

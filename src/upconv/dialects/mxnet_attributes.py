@@ -56,7 +56,8 @@ def parsed(attributes: Mapping[str, Attribute], arguments: Mapping[str, Any]) ->
     """Return all attributes of an operator from those of a call; raises `ArgumentError`."""
     for name in arguments:
         if name not in attributes:
-            raise ArgumentError("an attribute", brief(name), "one of " + ", ".join(attributes))
+            expected = f"one of {', '.join(attributes)}" if attributes else "no attribute"
+            raise ArgumentError("an attribute", brief(name), expected)
     values = {name: attribute.default for name, attribute in attributes.items()}
     values |= {name: attributes[name].kind(name, value) for name, value in arguments.items()}
     for name, value in values.items():
@@ -90,7 +91,7 @@ def _number(name: str, value: Any) -> float:
     try:
         if isinstance(value, (str, int, float, np.number)):
             return float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     raise ArgumentError(name, brief(value), "a number")
 
@@ -132,7 +133,7 @@ def _one_of(words: list[str], name: str, value: Any) -> str:
 
 def _dtype(name: str, value: Any) -> Any:
     try:
-        dtype = np.dtype(value)
+        dtype = None if value is None else np.dtype(value)  # NumPy's None is float64
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in "biuf":  # other packages may add types to NumPy

@@ -116,7 +116,9 @@ def _define(
         if left is None:
             return inputs
         x = inputs[0]
-        number = x.dtype.type(c.p.scalar) if older or x.dtype.kind == "f" else c.p.scalar
+        number = c.p.scalar
+        if older or x.dtype.kind == "f":
+            number = np.asarray(number).astype(x.dtype)  # as in C: -1 of uint8 is 255
         return (number, x) if left else (x, number)
 
     def forward(c: Call, *inputs: Array) -> Array:
@@ -169,11 +171,16 @@ def _define_all() -> None:
             _define(names, word, function, slopes, left, **one)
 
 
+def _clip_gradient(c: Call, grad: Array) -> list[Array]:
+    x, y = c.inputs[0], c.outputs[0]
+    return [np.where((x < y) | (x > y), 0, grad)]  # NaN is not clipped
+
+
 _define_all()
 define(
     "clip _npi_clip",
     lambda c, x: np.asarray(np.clip(x, c.p.a_min, c.p.a_max), x.dtype),
-    lambda c, grad: [grad * (c.inputs[0] == c.outputs[0])],
+    _clip_gradient,
     attributes="a_min:number? a_max:number?",
     shapes=same_shape,
 )
@@ -208,7 +215,7 @@ def _select(c: Call, condition: Array, x: Array, y: Array) -> Array:
 
 def _select_gradients(c: Call, grad: Array) -> list[Array | None]:
     mask = chosen(c.inputs[0], grad.shape)
-    return [None, grad * mask, grad * ~mask]
+    return [None, np.where(mask, grad, 0), np.where(mask, 0, grad)]
 
 
 define(
