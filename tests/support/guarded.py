@@ -194,11 +194,11 @@ def set_handler(capsule: Any) -> Any:
 
 @cache
 def _numpy_function(number: int) -> Callable[[Any], Any]:
-    from numpy._core import _multiarray_umath  # the table has no public name
-
+    old = np.lib.NumpyVersion(np.__version__) < "2.0.0"  # the table has no public name
+    umath = import_module(f"numpy.{'core' if old else '_core'}._multiarray_umath")
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
-    table = get(_multiarray_umath._ARRAY_API, None)
+    table = get(umath._ARRAY_API, None)
     address = ctypes.cast(table, ctypes.POINTER(_POINTER))[number]
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address)
 
