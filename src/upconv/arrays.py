@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import memory
-from .checks import frozen, integer
+from .argument_checks import frozen, integer
 from .devices import DeviceArray, device_array
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .problem import DType

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .checks import boolean, frozen, one_of
+from .argument_checks import boolean, frozen, one_of
 from .devices import Library
 from .engines import ENGINES, ON_DEVICES, load
 from .engines.base import Candidate, Eligible, Engine, ranked

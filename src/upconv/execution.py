@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from . import memory
+from .argument_checks import Frozen
 from .arrays import Array, as_operand, check_out, copied, described, overlap
-from .checks import Frozen
 from .devices import DeviceArray, same_place
 from .engine_choice import Algorithm, engine_on, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive, on_device
@@ -30,7 +30,7 @@ from .errors import DTypeError
 from .keywords import Keywords
 from .primitives import Entry, shared_cache
 from .problem import Direction, Problem
-from .shapes import Signature
+from .shape_checks import Signature
 from .threads import get_num_threads
 from .tuning import selected
 
@@ -212,7 +212,7 @@ def prepared(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> PreparedCall:
-    """The prepared call for these arrays, from the cache or by a rule of `shapes`."""
+    """The prepared call for these arrays, from the cache or by a rule of `shape_checks`."""
     threads, calls = get_num_threads(), shared_cache().calls
     key = (
         rule,

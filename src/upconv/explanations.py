@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from . import memory
+from .argument_checks import boolean, frozen, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
 from .candidate_table import Rated, Use, kernel_of, rated, table_of
-from .checks import boolean, frozen, one_of
 from .engine_choice import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
@@ -22,7 +22,7 @@ from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
-from .shapes import Request, activation_of
+from .shape_checks import Request, activation_of
 from .signatures import AlgorithmName, Layout, Padding, PrecisionName, Sizes, WeightOrder
 from .terminal import WIDTH, aligned
 from .threads import resolved

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, NamedTuple
 
-from .checks import LIMIT as LIMIT
-from .checks import integer
+from .argument_checks import LIMIT as LIMIT
+from .argument_checks import integer
 from .errors import ArgumentError, ShapeError, brief
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import memory
+from .argument_checks import Frozen, boolean
 from .arrays import (
     Array,
     as_operand,
@@ -24,7 +25,6 @@ from .arrays import (
     overlap,
     shares_memory,
 )
-from .checks import Frozen, boolean
 from .devices import DeviceArray, out_of_memory, same_place
 from .engine_choice import Algorithm
 from .engines.base import Engine
@@ -41,7 +41,7 @@ from .execution import (
 from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import Direction
-from .shapes import Signature
+from .shape_checks import Signature
 from .signatures import GradientName
 from .threads import get_num_threads
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from .activations import Activation
-from .checks import Frozen, frozen, integer
+from .argument_checks import Frozen, frozen, integer
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
 from .problem import TF32, DType, Epilogue

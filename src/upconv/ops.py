@@ -1,7 +1,8 @@
 """Transposed convolution, convolution and their gradients on NumPy arrays.
 
 Each call checks its arrays (`arrays`), freezes its keywords (`keywords`) and runs a prepared call
-(`execution`). The first call with given shapes and keywords is validated (`shapes`) and prepared.
+(`execution`). The first call with given shapes and keywords is validated (`shape_checks`) and
+prepared.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .argument_checks import frozen
 from .arrays import Array, as_operand, optional_operand
-from .checks import frozen
 from .engines.base import Engine
 from .execution import delivered, engine_for, prepared, result_array
 from .gradients import NEEDS, Gradients, gradients
 from .keywords import Keywords
-from .shapes import (
+from .shape_checks import (
     activation_of,
     convolution,
     convolution_gradient,

@@ -23,7 +23,7 @@ from .execution import (
 )
 from .keywords import Keywords
 from .problem import Problem
-from .shapes import Request, activation_of
+from .shape_checks import Request, activation_of
 from .signatures import AlgorithmName, Layout, Padding, PrecisionName, Sizes, WeightOrder
 from .threads import resolved
 

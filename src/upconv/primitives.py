@@ -26,7 +26,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .checks import integer_variable
+from .argument_checks import integer_variable
 from .engine_choice import forget_choices
 from .engines import nonfinite
 from .engines.base import Engine, Primitive

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from .checks import function
+from .argument_checks import function
 
 Progress = Callable[[str, int, int], None]
 """Callback that gets the name of a step, its number from 1, and the number of steps."""

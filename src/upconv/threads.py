@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from .checks import integer, integer_variable
+from .argument_checks import integer, integer_variable
 
 _MOST = 4096
 _GROUP = Path("/sys/fs/cgroup")

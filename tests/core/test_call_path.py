@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import upconv
-from upconv import shapes
+from upconv import shape_checks
 from upconv.engines.reference import ReferenceEngine
 
 PACKAGE = Path(upconv.__file__).parent
@@ -89,10 +89,10 @@ def test_few_modules_take_part(name: str) -> None:
 
 def test_a_repeated_call_is_not_checked_again(monkeypatch, fresh_cache) -> None:
     checked = []
-    shapes._forward.cache_clear()
-    original = shapes._problem
+    shape_checks._forward.cache_clear()
+    original = shape_checks._problem
     monkeypatch.setattr(
-        shapes, "_problem", lambda *a, **k: (checked.append(1), original(*a, **k))[1]
+        shape_checks, "_problem", lambda *a, **k: (checked.append(1), original(*a, **k))[1]
     )
     for _ in range(3):
         upconv.conv_transpose(X, W, **HOW)

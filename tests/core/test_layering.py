@@ -22,14 +22,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Files of one package may import each other, but not in a circle.
 LAYERS = [
     {"errors", "_version", "signatures"},
-    {"checks", "installation", "documents"},
+    {"argument_checks", "installation", "documents"},
     {"geometry", "memory", "threads", "interrupts", "forks", "properties", "activations", "files"}
     | {"terminal"},
     {"problem", "subpixel", "stream_progress", "timing"},
     {"devices"},
-    {"engines", "dialects", "keywords", "stream_state"},
+    {"engines", "dialects", "keywords", "stream_bytes"},
     {"arrays", "engine_choice"},
-    {"shapes", "primitives", "measuring"},
+    {"shape_checks", "primitives", "measuring"},
     {"tuning"},
     {"execution"},
     {"gradients", "roofline", "candidate_table", "front_end_reports"},

@@ -19,7 +19,7 @@ from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.engines.jit import rows
-from upconv.engines.jit.casts import cast_code
+from upconv.engines.jit.rounded_operands import cast_code
 from upconv.errors import ArgumentError, EngineRefusal
 from upconv.network import Network
 from upconv.problem import DataLayout, Direction, DType, Problem

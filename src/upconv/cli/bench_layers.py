@@ -23,8 +23,8 @@ import numpy as np
 import numpy.random  # before the first line of progress: while it loads, Ctrl-C may be lost
 
 from .. import memory, testing
+from ..argument_checks import boolean
 from ..arrays import Array
-from ..checks import boolean
 from ..dialects import arguments
 from ..engines import load
 from ..errors import ArgumentError, EngineRefusal, FileError, MemoryLimitError, brief
@@ -33,7 +33,7 @@ from ..files import opened, reported
 from ..geometry import LIMIT, convolved, padded
 from ..problem import Direction, DType, Problem
 from ..properties import cached_property
-from ..shapes import Signature
+from ..shape_checks import Signature
 
 _BUILT_IN = Path(__file__).with_name("layers.json")
 _LEAST = {"p": -LIMIT, "op": 0}

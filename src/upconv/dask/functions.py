@@ -8,7 +8,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import shapes
+from .. import shape_checks
 from ..arrays import Array, Operand, as_array, described, element_type
 from ..engines.base import Engine
 from ..errors import DTypeError, ShapeError, brief
@@ -58,7 +58,7 @@ def conv_transpose(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    return _called(shapes.transposed, x, weight, bias, keywords, activation, engine, chunks)
+    return _called(shape_checks.transposed, x, weight, bias, keywords, activation, engine, chunks)
 
 
 def conv(
@@ -84,7 +84,7 @@ def conv(
     ((1,), (3,), (10, 10, 10), (15, 15))
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    return _called(shapes.convolution, x, weight, bias, keywords, activation, engine, chunks)
+    return _called(shape_checks.convolution, x, weight, bias, keywords, activation, engine, chunks)
 
 
 def conv_transpose_backward(
@@ -118,7 +118,7 @@ def conv_transpose_backward(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    return _backward(shapes.transposed_gradient, grad, x, weight, keywords, needs, engine)
+    return _backward(shape_checks.transposed_gradient, grad, x, weight, keywords, needs, engine)
 
 
 def conv_backward(
@@ -143,7 +143,7 @@ def conv_backward(
     array([[[1., 2., 2., 2., 2., 1.]]])
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    return _backward(shapes.convolution_gradient, grad, x, weight, keywords, needs, engine)
+    return _backward(shape_checks.convolution_gradient, grad, x, weight, keywords, needs, engine)
 
 
 def _called(

@@ -28,7 +28,7 @@ from ..errors import ArgumentError, brief
 from ..execution import run
 from ..geometry import Axis, scaled, strided
 from ..problem import DataLayout, Direction, Problem
-from ..shapes import Signature
+from ..shape_checks import Signature
 
 _TERMS_PER_TASK = 8  # terms of a weight gradient that one task adds
 _MOST_TASKS = 1 << 20  # per result; Dask's schedulers are slow with far fewer

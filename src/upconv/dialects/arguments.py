@@ -13,8 +13,8 @@ from enum import Enum
 from itertools import islice
 from typing import Any, TypeGuard, TypeVar
 
-from ..checks import integer as integer
-from ..checks import one_of
+from ..argument_checks import integer as integer
+from ..argument_checks import one_of
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import Axis
 

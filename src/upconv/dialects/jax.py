@@ -26,7 +26,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from ..checks import boolean
+from ..argument_checks import boolean
 from ..errors import ArgumentError, TranslationError, brief
 from ..geometry import LIMIT, Axis
 from ..problem import DataLayout, WeightLayout

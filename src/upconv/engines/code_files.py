@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ..checks import integer_variable
+from ..argument_checks import integer_variable
 from ..errors import FileError
 from ..files import cache_directory, opened
 from ..memory import readable

@@ -14,15 +14,15 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 from .. import memory
+from ..argument_checks import boolean
 from ..arrays import Array, Operand, as_array, as_shape, described
-from ..checks import boolean
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError
 from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis
 from ..keywords import Keywords
 from ..problem import DataLayout, Direction, Problem
-from ..shapes import Request, Signature
+from ..shape_checks import Request, Signature
 from ..signatures import Layout, Padding, Sizes, WeightOrder
 from ..threads import get_num_threads
 

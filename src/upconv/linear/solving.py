@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import linalg
 
-from .. import memory, shapes
+from .. import memory, shape_checks
+from ..argument_checks import number, one_of
 from ..arrays import Array, Operand, as_array, described
-from ..checks import number, one_of
 from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import Keywords, Same, integers, paddings
@@ -137,7 +137,7 @@ def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) 
 
 def _before(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
     """Return the output shape of the opposite layer, whose weight has its channels swapped."""
-    back = shapes.convolution if transposed else shapes.transposed
+    back = shape_checks.convolution if transposed else shape_checks.transposed
     order = one_of("weight_layout", keywords.weight_layout, WeightLayout).value
     order = order.translate(str.maketrans("IO", "OI"))
     call, operands = keywords._replace(weight_layout=order), (described(y), described(weight))
@@ -218,7 +218,7 @@ def _by_frequency(
     same = keywords.padding if isinstance(pads, Same) else "same_upper"
     wide = keywords._replace(padding=same, output_padding=0)
     shape = _before(y, weight, wide, transposed)
-    call = shapes.transposed if transposed else shapes.convolution
+    call = shape_checks.transposed if transposed else shape_checks.convolution
     signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
     problem, rank = signature.problem, signature.problem.rank
     if isinstance(pads, Same):

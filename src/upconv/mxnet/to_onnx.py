@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import boolean
+from ..argument_checks import boolean
 from ..errors import DTypeError, EngineMissing, brief
 from ..files import path_text, published, reported, require_free
 from ..installation import install_command

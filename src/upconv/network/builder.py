@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..argument_checks import by_name, frozen
 from ..arrays import as_array
-from ..checks import by_name, frozen
 from ..engine_choice import Algorithm
 from ..errors import ArgumentError, ShapeError
 from ..keywords import rounds

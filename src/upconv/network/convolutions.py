@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..activations import Activation
-from ..checks import Frozen
+from ..argument_checks import Frozen
 from ..engine_choice import Algorithm
 from ..engines import load
 from ..engines.base import Candidate, PackedWeight, Primitive, ranked

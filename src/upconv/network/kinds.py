@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays import Operand, described
 from ..errors import ArgumentError, ShapeError
-from ..shapes import Signature, convolution, transposed
+from ..shape_checks import Signature, convolution, transposed
 from . import graph as ir
 
 OpenShape = tuple[int | None, ...]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from ..checks import LIMIT, boolean, integer, number
+from ..argument_checks import LIMIT, boolean, integer, number
 from ..errors import ArgumentError, ShapeError
 from ..keywords import Keywords
 from . import graph as ir

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from ..argument_checks import frozen, integer, number
 from ..arrays import as_array, converted, copied
-from ..checks import frozen, integer, number
 from ..errors import ArgumentError, ShapeError, brief
 from .graph import Array, Chain, Op
 from .kinds import OpenShape, described_shape

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import integer
+from ..argument_checks import integer
 from ..errors import ArgumentError, EngineRefusal, ShapeError
 from ..problem import DType
 from .compile import Compiler

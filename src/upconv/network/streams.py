@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import memory
+from ..argument_checks import integer
 from ..arrays import Array, as_array
-from ..checks import integer
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..problem import DataLayout
-from ..stream_state import Stateful, by_one_thread
+from ..stream_bytes import Stateful, by_one_thread
 from .histories import Kept
 from .kinds import agree, described_shape
 from .operands import one_each

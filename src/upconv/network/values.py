@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..argument_checks import integer, number
 from ..arrays import as_shape
-from ..checks import integer, number
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from .graph import EXCHANGED, Graph, Input, Node, Op, Operation, Pointwise, Shape
 from .kinds import OpenShape, described_shape, located, output_shapes

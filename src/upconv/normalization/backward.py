@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import memory
+from ..argument_checks import boolean
 from ..arrays import Array, as_operand
-from ..checks import boolean
 from ..devices import DeviceArray, out_of_memory, same_place
 from ..errors import ArgumentError
 from ..execution import delivered

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import memory
+from ..argument_checks import boolean, frozen, number, one_of
 from ..arrays import Array, copied, element_type, optional_operand, overlap, same_dtype
-from ..checks import boolean, frozen, number, one_of
 from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
 

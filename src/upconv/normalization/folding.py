@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import memory
+from ..argument_checks import boolean, frozen, one_of
 from ..arrays import Array, as_array, element_type
-from ..checks import boolean, frozen, one_of
 from ..errors import ArgumentError, ShapeError, brief
 from ..problem import WeightLayout
 from ..signatures import WeightOrder

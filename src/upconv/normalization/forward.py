@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import memory
+from ..argument_checks import boolean
 from ..arrays import Array, as_operand, check_out
-from ..checks import boolean
 from ..devices import DeviceArray, out_of_memory, same_place
 from ..errors import ArgumentError, DTypeError
 from ..execution import delivered

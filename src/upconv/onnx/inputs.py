@@ -21,8 +21,8 @@ import numpy as np
 import onnx_ir as ir
 
 from .. import memory
+from ..argument_checks import by_name
 from ..arrays import Array, array_or_numbers, as_shape, copied
-from ..checks import by_name
 from ..errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from .models import Source, from_model
 

@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from .. import memory
-from ..checks import boolean
+from ..argument_checks import boolean
 from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, path_text, published, reported, require_free
 from ..terminal import one_line

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
-from ..checks import function
+from ..argument_checks import function
 from ..dialects import Layer, arguments, from_onnx
 from ..dialects.onnx import AutoPad, Rule
 from ..errors import DTypeError, ModelError, UpconvError, brief

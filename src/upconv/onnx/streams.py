@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from ..argument_checks import by_name, integer
 from ..arrays import Array, as_shape
-from ..checks import by_name, integer
 from ..errors import ArgumentError, UpconvError, brief
 from ..network import Network
 from ..network.axes import Arranged, declared_axes

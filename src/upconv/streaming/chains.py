@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from .. import memory
+from ..argument_checks import number
 from ..arrays import Array, as_array, same_dtype
-from ..checks import number
 from ..engine_choice import Algorithm
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
@@ -28,9 +28,9 @@ from ..network.stream_schedule import Schedule
 from ..network.stream_sources import source_of
 from ..network.streams import NetworkStream
 from ..problem import DType, Epilogue
-from ..stream_state import Stateful, by_one_thread
+from ..stream_bytes import Stateful, by_one_thread
 from ..threads import resolved
-from .layers import chain_of, require_fit
+from .layer_primitives import chain_of, require_fit
 from .streams import Stream
 
 

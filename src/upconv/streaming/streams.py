@@ -15,9 +15,9 @@ from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError
 from ..keywords import Keywords
 from ..signatures import Layout, Padding, Sizes, WeightOrder
+from ..stream_bytes import Stateful, by_one_thread
 from ..stream_progress import Progress
-from ..stream_state import Stateful, by_one_thread
-from .layers import FixedOrder, Layer, layer_of, require_fit
+from .layer_primitives import FixedOrder, Layer, layer_of, require_fit
 
 
 def stream(

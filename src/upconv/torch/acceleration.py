@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from .. import front_end_reports
-from ..checks import boolean, function, number
+from ..argument_checks import boolean, function, number
 from ..errors import ArgumentError, FileError, brief
 from ..front_end_reports import Report
 from ..terminal import Progress, shown

@@ -22,7 +22,7 @@ from .functional import geometry
 from .nodes import is_convolution, name_of
 from .operators import CONVOLUTION, FUSED
 from .parts import Part, hand_over
-from .support import value_of
+from .supported_nodes import value_of
 from .tensors import DTYPES, Tensor, numbers, thread_count
 
 _ATEN = torch.ops.aten

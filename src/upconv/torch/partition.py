@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 
 from .nodes import is_convolution
-from .support import Support, value_of
+from .supported_nodes import Support, value_of
 
 _ANOTHER_ORDER = "its axes are in another order where a part ends"
 _MOST_CHOICES = 8

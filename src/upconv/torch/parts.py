@@ -32,7 +32,7 @@ from .nodes import add_node, is_convolution, name_of, writes
 from .operators import _LIBRARY
 from .packing import Version
 from .partition import obstacle, partition
-from .support import known_size, value_of
+from .supported_nodes import known_size, value_of
 from .tensors import Tensor, array, memory_order, thread_count
 
 _MOST_NETWORKS = 2

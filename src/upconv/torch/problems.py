@@ -20,7 +20,7 @@ from ..arrays import Operand
 from ..errors import ArgumentError, EngineMissing
 from ..keywords import Keywords
 from ..problem import DataLayout, Problem
-from ..shapes import convolution, transposed
+from ..shape_checks import convolution, transposed
 from .tensors import DTYPES
 
 Shape = tuple[int, ...]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_unflatten
 
+from ..argument_checks import integer
 from ..arrays import Array
-from ..checks import integer
 from ..errors import ArgumentError, DTypeError, brief
 from ..network.axes import declared_axes
 from ..network.model_streams import Captured, ModelStream, Signature, stream_of_model

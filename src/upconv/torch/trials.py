@@ -38,7 +38,7 @@ from .modules import layer_geometry
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
 from .parts import Part
 from .problems import ResultMask
-from .support import value_of
+from .supported_nodes import value_of
 from .swaps import Candidate
 from .tensors import Tensor, array, arrays_of, numbers
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ... import devices
-from ...checks import boolean, frozen, integer, one_of
+from ...argument_checks import boolean, frozen, integer, one_of
 from ...devices import DeviceArray, Library
 from ...errors import EngineError, EngineRefusal
 from ...problem import DType, Problem

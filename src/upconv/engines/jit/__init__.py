@@ -91,7 +91,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
         return Tiles(correlation, threads, cpu)
     if problem.rounded and variant != DOTS:
         with importing:
-            from .casts import RoundedOperands
+            from .rounded_operands import RoundedOperands
 
         kernel = _kernel(problem.replace(rounded=False), threads, variant)
         return RoundedOperands(kernel, problem, threads, cpu)
@@ -127,7 +127,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
 def _weight_grad(problem: Problem, threads: int, variant: str) -> Primitive:
     """Build the weight gradient's kernel, which rounds operands itself or gets rounded copies."""
     with importing:  # most first calls do not need it
-        from .casts import RoundedOperands
+        from .rounded_operands import RoundedOperands
         from .weight_grad.candidates import FLOATS, TILES, chosen
         from .weight_grad.primitive import WeightGrad
         from .weight_grad.tile_primitive import TileWeightGrad

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ...checks import by_name
+from ...argument_checks import by_name
 from ...dialects import arguments
 from ...dialects.onnx import Rule as Reading
 from ...errors import FileError, brief

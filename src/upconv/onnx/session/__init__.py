@@ -11,8 +11,8 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from ... import memory
+from ...argument_checks import boolean
 from ...arrays import Array
-from ...checks import boolean
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...front_end_reports import Report, Row, conditions, restored
 from ...terminal import Progress, shown

@@ -14,10 +14,10 @@ import numpy as np
 
 from ...addresses import address_of
 from ...base import Array
-from ..casts import Cast
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..operands import Kernel, Operands
+from ..rounded_operands import Cast
 from ..spatial_blocks import Spatial
 from ..steps import Launch
 from ..values import LINE, STORED, whole_lines

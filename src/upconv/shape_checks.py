@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .argument_checks import Frozen, integer, one_of
 from .arrays import Array, Operand, as_operand, converted, described, element_type, same_dtype
-from .checks import Frozen, integer, one_of
 from .errors import ArgumentError, DTypeError, ShapeError
 from .keywords import (
     PRELU,

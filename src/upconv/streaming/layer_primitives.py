@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory, shapes
+from .. import memory, shape_checks
 from ..activations import Activation
+from ..argument_checks import frozen, one_of
 from ..arrays import Array, Operand, as_array, converted, copied, described
-from ..checks import frozen, one_of
 from ..engines.nonfinite import is_finite
 from ..engines.ordered_sums import ORDERED, InvariantEngine, OrderedEngine, invariant_engine
 from ..errors import ArgumentError, ShapeError
@@ -24,7 +24,7 @@ from ..geometry import Axis
 from ..keywords import Keywords, Same, frozen_activation, integers, paddings, paddings_of_stride_1
 from ..network.graph import Chain, Convolution, Op
 from ..problem import DataLayout, Epilogue, Problem, WeightLayout
-from ..shapes import Signature
+from ..shape_checks import Signature
 from ..stream_progress import Progress
 from ..threads import resolved
 
@@ -55,7 +55,7 @@ def layer_of(
         remedy = "A stream has one spatial axis; call conv_transpose for layers with more."
         expected = "3 axes: two of channels and a kernel"
         raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
-    call = shapes.convolution if convolves else shapes.transposed
+    call = shape_checks.convolution if convolves else shape_checks.transposed
     x = Operand(_shape_of(keywords, weight.shape, convolves), weight.dtype)
     signature = call(
         x, described(weight), described(bias), None, keywords, frozen_activation(activation)
