@@ -59,7 +59,7 @@ FILES: dict[str, Callable[[str], object]] = {
     "models/one.onnx": model,
     "a.onnx": lambda path: model(path, "x", "T", 80),
     "b.onnx": lambda path: shutil.copy("a.onnx", path),
-    "optimised.onnx": lambda path: shutil.copy("model.onnx", path),
+    "optimized.onnx": lambda path: shutil.copy("model.onnx", path),
     "vocoder.onnx": lambda path: model(path, "mel", "T", 80),
     "mel.npy": lambda path: np.save(path, random(1, 80, 12)),
     "mel.f32": lambda path: random(12, 80).tofile(path),
