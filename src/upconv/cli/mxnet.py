@@ -100,7 +100,7 @@ def run(
         "mxnet run",
         output_format,
         {"output": output, "outputs": shapes, "seconds": seconds},
-        [f"{name} {_cell(shape)}" for name, shape in shapes.items()],
+        [f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()],
         [f"{'' if output is None else f'wrote {output}, '}{format_seconds(seconds)}"],
     )
 
