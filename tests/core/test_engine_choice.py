@@ -167,7 +167,7 @@ def test_is_passed_over_for_a_rival_that_is_there() -> None:
 
 
 def test_is_taken_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_choice, "_asked_variable", lambda: "a")
+    monkeypatch.setattr(engine_choice, "_requested_variable", lambda: "a")
     assert chosen({"a": Named("b"), "b": Named(), "z": Named()}) == ("a", [])
 
 
