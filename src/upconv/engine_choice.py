@@ -183,7 +183,7 @@ def _choose_first_able(question: _Question) -> Choice:
     wanted = _requested_variable()
     refusals: list[Refusal] = []
     for name in dict.fromkeys((wanted, *ENGINES) if wanted else ENGINES):
-        engine, reason = _load_able(name, question.problem)
+        engine, reason = _load_usable(name, question.problem)
         if engine is None:
             refusals.append(Refusal(name, reason))
             continue
@@ -207,14 +207,14 @@ def _choose_variant(
             named = candidate.winograd or candidate.eligible is Eligible.ONCE
             return Choice(engine, refusals, candidate.variant if named else "")
         if rivals and candidate.engine in ENGINES:
-            rival, _ = _load_able(candidate.engine, question.problem)
+            rival, _ = _load_usable(candidate.engine, question.problem)
             if rival is not None:
                 passed_over = Refusal(engine.name, candidate.reason)
                 return Choice(rival, (*refusals, passed_over), candidate.variant)
     return Choice(engine, refusals)
 
 
-def _load_able(name: str, problem: Problem) -> tuple[Engine | None, str]:
+def _load_usable(name: str, problem: Problem) -> tuple[Engine | None, str]:
     """Return an installed engine that does not refuse the problem, or None and the reason."""
     try:
         engine = load(name, "UPCONV_ENGINE")
@@ -241,7 +241,7 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
 def _in_order(problem: Problem) -> Iterator[Engine]:
     """Yield the installed engines that do not refuse the problem, in the order of the table."""
     for name in ENGINES:
-        engine, _ = _load_able(name, problem)  # `choose` reports the reasons
+        engine, _ = _load_usable(name, problem)  # `choose` reports the reasons
         if engine is not None:
             yield engine
 

@@ -115,7 +115,7 @@ class Progress:
         return max(late(period * _FAR + i) for i in (0, period - 1, self.lag % period))
 
     def window(self, inputs: int, shift: int, results: int) -> Axis:
-        """Return the axis that computes `results` results from `inputs` inputs after `shift`."""
+        """Return the axis for `results` results from `inputs` inputs, with `shift` as its begin."""
         size, out = (results, inputs) if self.convolves else (inputs, results)
         return fitted(size, self.kernel, self.stride, self.dilation, shift, out)
 

@@ -42,7 +42,7 @@ from upconv.problem import Direction, Problem
 from upconv.testing.checks import compare
 
 POISON = 0xFF  # NaN as a number of any format, -1 as an integer
-BESIDE = 0x4B  # fill around arrays: not NaN, since a sum with NaN would hide a change
+BESIDE = 0x4B  # fill around arrays: not NaN, since adding to NaN changes nothing
 _DONT_NEED = 4  # MADV_DONTNEED
 _KEPT = 256  # freed regions that stay inaccessible, so that a late access is detected
 
