@@ -1,7 +1,7 @@
 """Audio decoders in PyTorch: vocoders and codecs, written from their papers or taken from packages.
 
-Shapes are in the docstrings of `forward`, with N, C for batch and channels. Weights are whatever
-PyTorch draws. `MODELS` is the part of the table of models.py that makes audio.
+Shapes are in the docstrings of `forward`, with N, C for batch and channels. PyTorch draws
+the weights. `MODELS` has the audio models of the table in models.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ResBlock(nn.Module):
 
 
 class ShortBlock(nn.Module):
-    """HiFi-GAN's second residual block, of V3: two dilated convolutions."""
+    """HiFi-GAN's second residual block, for V3: two dilated convolutions."""
 
     def __init__(self, channels: int, kernel: int, dilations: tuple[int, int]) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class HiFiGan(nn.Module):
         self.last = nn.Conv1d(width, 1, 7, padding=3)
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
-        """mel: (N, 80, T); out comes (N, 1, T times the product of the strides)."""
+        """mel: (N, 80, T). Returns (N, 1, T times the product of the strides)."""
         x = self.first(mel)
         for up, blocks in zip(self.ups, self.blocks, strict=True):
             x = up(_leaky(x))
@@ -92,10 +92,10 @@ class HiFiGan(nn.Module):
 
 
 def inverse_dft(size: int) -> torch.Tensor:
-    """Windowed waves of half a spectrum, real then imaginary parts: (size + 2, 1, size)."""
+    """Return windowed waves of half a spectrum, real before imaginary: (size + 2, 1, size)."""
     bins = size // 2 + 1
     angle = 2 * math.pi / size * torch.outer(torch.arange(bins), torch.arange(size))
-    # All bins but the first and the last stand for their conjugates too.
+    # All bins but the first and the last also represent their conjugates.
     weight = torch.full((bins, 1), 2 / size)
     weight[0] = weight[-1] = 1 / size
     frames = torch.cat([weight * angle.cos(), -weight * angle.sin()])
@@ -105,7 +105,7 @@ def inverse_dft(size: int) -> torch.Tensor:
 class InverseStft(nn.Module):
     """An inverse STFT at a hop of a quarter, as a transposed convolution with a fixed kernel.
 
-    The squared windows add up to 1.5 at that hop. Exported models have it in this form.
+    The squared windows add up to 1.5 at that hop. Exported models contain this form.
     """
 
     def __init__(self, size: int) -> None:
@@ -114,7 +114,7 @@ class InverseStft(nn.Module):
         self.register_buffer("frames", inverse_dft(size) / 1.5)
 
     def forward(self, magnitude: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
-        """magnitude, phase: (N, size / 2 + 1, T); out comes (N, 1, (T - 1) * size / 4)."""
+        """magnitude, phase: (N, size / 2 + 1, T). Returns (N, 1, (T - 1) * size / 4)."""
         spectrum = torch.cat([magnitude * phase.cos(), magnitude * phase.sin()], dim=1)
         hop, crop = self.size // 4, self.size // 2
         return functional.conv_transpose1d(spectrum, self.frames, stride=hop, padding=crop)
@@ -135,12 +135,12 @@ class IstftNet(nn.Module):
         self.inverse = InverseStft(size)
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
-        """mel: (N, 80, T); out comes (N, 1, 256 T)."""
+        """mel: (N, 80, T). Returns (N, 1, 256 T)."""
         x = self.first(mel)
         for up, blocks in zip(self.ups, self.blocks, strict=True):
             x = up(_leaky(x))
             x = sum(block(x) for block in blocks) / len(blocks)
-        # One frame more, as the paper's reflection padding makes it, is a whole number of hops.
+        # One more frame, from the paper's reflection padding, makes a whole number of hops.
         x = self.last(functional.pad(functional.leaky_relu(x), (1, 0), mode="reflect"))
         magnitude, phase = x.chunk(2, dim=1)
         return self.inverse(magnitude.exp(), math.pi * phase.sin())
@@ -174,7 +174,7 @@ class Vocos(nn.Module):
         self.inverse = InverseStft(size)
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
-        """mel: (N, 100, T); out comes (N, 1, 256 (T - 1))."""
+        """mel: (N, 100, T). Returns (N, 1, 256 (T - 1))."""
         x = self.norm(self.first(mel).transpose(1, 2)).transpose(1, 2)
         x = self.last_norm(self.blocks(x).transpose(1, 2))
         magnitude, phase = self.head(x).transpose(1, 2).chunk(2, dim=1)
@@ -205,7 +205,7 @@ class Demucs(nn.Module):
         self.lstm = nn.LSTM(before, before, num_layers=2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (N, 1, T) with a T that no level has to cut, such as 16724; so is the result."""
+        """x: (N, 1, T); every level must divide T, such as 16724. Returns the same shape."""
         skips = []
         for level in self.encoder:
             x = level(x)
@@ -240,7 +240,7 @@ def encodec_decoder() -> nn.Module:
 
 
 def dac_decoder(width: int = 1536) -> nn.Module:
-    """The Descript codec's decoder."""
+    """Return the Descript codec's decoder."""
     from transformers import DacConfig
     from transformers.models.dac.modeling_dac import DacDecoder
 

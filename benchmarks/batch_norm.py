@@ -1,10 +1,10 @@
-"""Batch normalisation beside PyTorch on the same arrays, in one run.
+"""Batch normalization compared with PyTorch on the same arrays, in one run.
 
     python benchmarks/batch_norm.py [--rounds 25] [--threads 2]
 
-Calls alternate; a figure is the median of the rounds in ms, and its ratio to PyTorch's median. Both
-make a new result in every call. Rows: channels first and last; training, inference, gradients.
-upconv's runs on one thread, PyTorch's on --threads.
+Calls alternate. The table shows median times in ms, and upconv's median over PyTorch's. Each call
+allocates its result. Rows: channels first and last; training, inference, gradients. upconv runs on
+one thread, PyTorch on --threads.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ LAYERS = (
 
 
 def medians(calls: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The median time of each call in ms, the calls alternating."""
+    """Return the median time of each call in ms; the calls alternate."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds + 2):
-        for call, found in zip(calls, times, strict=True):
+        for call, samples in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
-            found.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(found[2:]) for found in times]
+            samples.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(samples[2:]) for samples in times]
 
 
 def pairs(shape: tuple[int, ...], axis: int) -> dict[str, list[Callable[[], object]]]:
-    """For each row the call of PyTorch and that of upconv."""
+    """Return PyTorch's and upconv's call for each row."""
     rng = np.random.default_rng(0)
     x, grad = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
     gamma, beta, mean = (rng.standard_normal(shape[axis]).astype(np.float32) for _ in range(3))

@@ -1,8 +1,8 @@
-"""Ways to run a PyTorch model, each in a process of its own: frameworks, runtimes and upconv.
+"""Frameworks, runtimes and upconv running a PyTorch model, each in a separate process.
 
-`CONTENDERS` is the table: a name and a function that makes a call of a task. `serve` is what a
-worker process does: it builds the model, has its contender make a call, and times that call
-whenever it is asked to. A worker reports errors as text; it never stops the benchmark.
+`CONTENDERS` maps a name to a function that makes a call from a task. A worker process runs `serve`:
+it builds the model, lets its contender make a call, and times that call on request. A worker
+reports errors as strings; it never stops the benchmark.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Call = Callable[[], Any]
 class Model:
     """A model and the shape of its input.
 
-    label: the name in tables. rate: samples per second, where the model makes audio. package: what
-    has to be installed for it, beside PyTorch.
+    label: the name in tables. rate: samples per second if the model makes audio. package: a package
+    that it needs besides PyTorch.
     """
 
     label: str
@@ -42,7 +42,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Setting:
-    """How all contenders of a run compute."""
+    """The settings of all contenders in a run."""
 
     threads: int
     precision: str = "float32"
@@ -51,14 +51,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Task:
-    """A built module of float32, its input, and the setting."""
+    """A float32 module, its input, and the setting."""
 
     module: Any
     x: Any
     setting: Setting
 
     def cast(self) -> Task:
-        """Return the task with module and input in the precision of the setting."""
+        """Return the task with its module and input in the setting's precision."""
         import torch
 
         kind = getattr(torch, self.setting.precision)
@@ -66,15 +66,15 @@ class Task:
 
 
 class Unsupported(Exception):
-    """A contender cannot do the task; the text says why."""
+    """A contender cannot do the task; the message says why."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The first result of a contender.
+    """A contender's first result.
 
-    values: float32, flat. shape: of the result. seconds: from the module to the result, imports of
-    the contender's libraries included.
+    values: flat float32. shape: the result's shape. seconds: time from the module to the result,
+    including imports of the contender's libraries.
     """
 
     values: np.ndarray
@@ -109,7 +109,7 @@ def inductor(task: Task) -> Call:
 
 
 def freezing(task: Task) -> Call:
-    """Inductor with the parameters as constants, which it may lay out anew."""
+    """Run Inductor with constant parameters, which it may reorder."""
     from torch._inductor import config
 
     config.freezing = True
@@ -168,8 +168,8 @@ def session(task: Task) -> Call:
     model, array = _exported(task)
     from upconv.onnx import Session
 
-    made = Session(model, threads=task.setting.threads, feeds={"x": array})
-    return lambda: made.run(None, {"x": array})[0]
+    onnx_session = Session(model, threads=task.setting.threads, feeds={"x": array})
+    return lambda: onnx_session.run(None, {"x": array})[0]
 
 
 PEERS: dict[str, Callable[[Task], Call]] = {
@@ -193,16 +193,16 @@ def _called(task: Task, module: Any) -> Call:
 
 
 def _step(task: Task, module: Any) -> Call:
-    """Return a training step: forward, backward, SGD; it gives the gradients."""
+    """Return a training step (forward, backward, SGD), which returns the gradients."""
     import torch
 
     parameters = list(task.module.parameters())
-    optimiser = torch.optim.SGD(parameters, lr=1e-4)
+    optimizer = torch.optim.SGD(parameters, lr=1e-4)
 
     def run() -> Any:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         first(module(task.x)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
         return [each.grad for each in parameters if each.grad is not None]
 
     return run
@@ -221,7 +221,7 @@ def _exported(task: Task) -> tuple[bytes, np.ndarray]:
     if task.setting.precision != "float32":
         raise Unsupported(f"ONNX Runtime has no kernels of {task.setting.precision}")
     buffer = io.BytesIO()
-    with contextlib.redirect_stdout(io.StringIO()):  # an export that fails prints its graph
+    with contextlib.redirect_stdout(io.StringIO()):  # a failing export prints its graph
         torch.onnx.export(
             task.module, (task.x,), buffer, opset_version=17, input_names=["x"],
             output_names=["y"], dynamo=False,
@@ -253,7 +253,7 @@ def built(model: Model, setting: Setting) -> Task:
 
 
 def prepared(name: str, task: Task) -> tuple[Call, Ready]:
-    """Have a contender make its call, and run it once."""
+    """Let a contender make its call, and run it once."""
     start = time.perf_counter()
     call = CONTENDERS[name](task)
     result = call()
@@ -271,7 +271,7 @@ def _floats(values: Any) -> np.ndarray:
 
 
 def sample(call: Call, seconds: float = 0.1) -> list[float]:
-    """Time calls for some 0.1 seconds, one at least, behind one that does not count."""
+    """Time at least one call, for about `seconds`, after a warm-up call."""
     _rest()
     times = []
     end = time.perf_counter() + seconds
@@ -283,7 +283,7 @@ def sample(call: Call, seconds: float = 0.1) -> list[float]:
 
 
 def _rest(longest: float = 0.25) -> None:
-    """Wait until no thread of this process computes: libraries' threads spin after their work."""
+    """Wait until no thread of this process is busy: library threads spin after their work."""
     end = time.perf_counter() + longest
     while time.perf_counter() < end:
         busy = time.process_time()
@@ -293,14 +293,14 @@ def _rest(longest: float = 0.25) -> None:
 
 
 def _mebibytes(row: str) -> float:
-    """Read a row of the process's status: "VmRSS", memory in use, or "VmHWM", its peak."""
+    """Return "VmRSS", the memory in use, or "VmHWM", its peak, from the process's status."""
     text = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith(row))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop what exporters and compilers print and warn of; what they raise stays."""
+    """Silence the output and warnings of exporters and compilers, but not their errors."""
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -308,14 +308,14 @@ def _quiet() -> Iterator[None]:
 
 
 def serve(pipe: Connection, name: str, model: Model, setting: Setting, cache: str) -> None:
-    """Run a contender: send `Ready` or an error, then samples or the peak memory, as asked."""
-    # Inductor's compiled code: a folder of this run, so that start-up times are of a cold start.
+    """Run a contender: send `Ready` or an error, then samples or peak memory on request."""
+    # A new folder for Inductor's code, so that start-up times include compilation.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # libraries write there on their own
+    for stream in (1, 2):  # libraries write to these directly
         os.dup2(silence, stream)
-    # Libraries that start processes (OpenVINO's telemetry) get the system's way, not this one's.
+    # OpenVINO's telemetry starts processes, which must use the system's default method.
     multiprocessing.set_start_method(None, force=True)
     import torch
 
@@ -334,7 +334,7 @@ def serve(pipe: Connection, name: str, model: Model, setting: Setting, cache: st
 def _take_turns(pipe: Connection, name: str, task: Task) -> None:
     measures_memory = Path("/proc/self/clear_refs").exists()
     if measures_memory:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # begins the peak anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak
         memory = _mebibytes("VmRSS")
     call, ready = prepared(name, task)
     pipe.send(ready)

@@ -1,18 +1,17 @@
-"""How long the first call of a layer takes, and that of another size of the same layer, in ms.
+"""The latency of a layer's first call, and of its first call at another size, in ms.
 
     python benchmarks/first_call.py [--layers FILE] [--threads 2] [--processor] [--disk]
 
-`cold` is the first call of a fresh process after `import upconv`: it imports the engine, compiles
-what all layers share, schedules, compiles and packs. `warm` is the first call of the layer in a
-process that has run another layer, and `both` in one that has run a layer of each kernel. Part of
-each is `pack`, packing the weight, and `then`, the second call. `next size` is the first call of
-the same layer with every spatial size larger by half, less its packing and its second call: what
-making another plan takes. `code` is how many modules the layer compiles after both others, + how
-many the next size does. Results are memory that has been used before; Python's own files are
-compiled beforehand, as they are where a package is installed. Every process compiles all code,
-unless `--disk` lets it read what earlier ones compiled, as users' processes do. Times are the least
-of some processes, by the clock or, on a machine that others use too, by the time that processors
-worked for the process (`--processor`).
+`cold` is the first call in a fresh process after `import upconv`: it imports the engine, compiles
+the code that all layers share, schedules, compiles and packs. `warm` is the layer's first call in a
+process that has run another layer, and `both` in one that has run a layer with each kernel. Each of
+these includes `pack`, packing the weight, and `then`, the second call. `next size` is the first
+call of the same layer with every spatial size larger by half, without its packing and second call:
+the time to make another plan. `code` is the number of modules that the layer compiles after both
+others, + the number for the next size. Results go to memory that was used before. Python files are
+compiled beforehand, as in an installed package. Every process compiles all code, unless `--disk`
+lets it read code from earlier processes, as users' processes do. Times are the shortest of several
+processes: wall-clock time or, on a busy machine, processor time (`--processor`).
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def count():
 
 
 def run_others():
-    # Many positions and few channels, and the other way about: one for each kernel.
+    # Many positions and few channels, and vice versa: one layer for each kernel.
     for channels, size in {"warm": [(8, 90)], "both": [(8, 90), (200, 2)]}[state]:
         shape, w = (1, channels, size, size), np.ones((channels, channels, 3, 5), np.float32)
         plan = upconv.plan(shape, w, stride=3, engine=engine, threads=threads)
@@ -104,7 +103,7 @@ print(json.dumps([found, f"{own}+{modules}" if state == "both" else ""]))
 def measured(
     layer: Layer, given: argparse.Namespace, repeats: int, cache: str
 ) -> tuple[dict[str, float], str]:
-    """Each column's least time in milliseconds, and the modules compiled."""
+    """Return each column's shortest time in milliseconds, and the number of compiled modules."""
     how = [given.engine, str(given.threads)]
     clock = "process_time" if given.processor else "perf_counter"
     times: dict[str, float] = {}
@@ -126,12 +125,12 @@ def measured(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=Path, help="a file of layers")
+    parser.add_argument("--layers", type=Path, help="file of layers")
     parser.add_argument("--engine", default="jit")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3, help="processes of each kind")
     parser.add_argument("--processor", action="store_true", help="measure processor time")
-    parser.add_argument("--disk", action="store_true", help="read code of earlier processes")
+    parser.add_argument("--disk", action="store_true", help="read code from earlier processes")
     parser.add_argument("--markdown", action="store_true")
     given = parser.parse_args()
     edge = "| " if given.markdown else ""

@@ -1,10 +1,10 @@
-"""What it costs the JIT engine to put two threads to work, in microseconds.
+"""The overhead of the JIT engine's second thread, in microseconds.
 
     python benchmarks/fork_join.py [--stay]
 
-`hot` is an empty run of two threads less a call of the same function on one. The table is of a run
-of some 240 us, cut into 100 jobs, after the process has computed (busy) or slept for a while: the
-median, the 9th decile, and how many of the runs had help. `alone` is the same run on one thread.
+`hot` is the time of an empty run on two threads minus a call of the same function on one. The table
+shows a run of about 240 us, divided into 100 jobs, after the process has computed (busy) or slept:
+the median, the 9th decile, and the share of runs with help. `alone` is the same run on one thread.
 With --stay the system places helper threads; otherwise `upconv.engines.jit.affinity` does.
 """
 
@@ -26,11 +26,11 @@ PAUSES = [("busy", 0), ("busy", 50e-6), ("busy", 1e-3), ("sleep", 1e-3), ("sleep
 
 
 def emit_empty(f: Function) -> None:
-    """Nothing."""
+    """Emit an empty body."""
 
 
 def emit_jobs(f: Function) -> None:
-    """Take jobs; each is a loop."""
+    """Emit code that takes jobs, each of them a loop."""
     f.take(f.at(f["work"], 128))  # the number of calls
     x = f.scratch(8)
     with f.forever() as done:
@@ -40,7 +40,7 @@ def emit_jobs(f: Function) -> None:
 
 
 def compiled(**emitters: Callable[[Function], None]) -> Code:
-    """Functions of a pointer, by name."""
+    """Compile functions of one pointer, by name."""
     module = Module(host().attributes)
     for name, emit in emitters.items():
         with module.function(name, {"work": PTR}) as f:
@@ -65,7 +65,7 @@ def pause(how: str, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stay", action="store_true", help="leave helpers where they are put")
+    parser.add_argument("--stay", action="store_true", help="let the system place helpers")
     if parser.parse_args().stay:
         system = pool._system(host().triple)
         pool._pool = pool._Pool(host(), system._replace(affinity=None))

@@ -1,7 +1,7 @@
 """Decoders and up-sampling networks for images in PyTorch, written from their papers.
 
-Shapes are in the docstrings of `forward`, with N, C for batch and channels. Weights are whatever
-PyTorch draws. `MODELS` is the part of the table of models.py that makes images.
+Shapes are in the docstrings of `forward`, with N, C for batch and channels. PyTorch draws
+the weights. `MODELS` has the image models of the table in models.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 
 def fsrcnn(d: int = 56, s: int = 12, m: int = 4, scale: int = 3) -> nn.Sequential:
-    """FSRCNN(56, 12, 4) (Dong, Loy, Tang 2016), times three."""
+    """Build FSRCNN(56, 12, 4) (Dong, Loy, Tang 2016), scale 3."""
     middle = [layer for _ in range(m) for layer in (nn.Conv2d(s, s, 3, padding=1), nn.PReLU(s))]
     return nn.Sequential(
         nn.Conv2d(1, d, 5, padding=2),
@@ -31,7 +31,7 @@ def fsrcnn(d: int = 56, s: int = 12, m: int = 4, scale: int = 3) -> nn.Sequentia
 
 
 def dcgan(latent: int = 100, width: int = 64) -> nn.Sequential:
-    """The generator of DCGAN (Radford, Metz, Chintala 2016), 64 x 64 pixels."""
+    """Build DCGAN's generator (Radford, Metz, Chintala 2016), 64 x 64 pixels."""
     layers: list[nn.Module] = []
     channels = [latent, 8 * width, 4 * width, 2 * width, width]
     for i, (before, after) in enumerate(itertools.pairwise(channels)):
@@ -46,7 +46,7 @@ def dcgan(latent: int = 100, width: int = 64) -> nn.Sequential:
 
 
 def _ups(channels: int, width: int = 256, count: int = 3) -> nn.Sequential:
-    """Transposed convolutions of kernel 4 and stride 2, each with batch norm and ReLU."""
+    """Build transposed convolutions (kernel 4, stride 2), each with batch norm and ReLU."""
     layers: list[nn.Module] = []
     for before in (channels, *(width,) * (count - 1)):
         layers += [
@@ -58,7 +58,7 @@ def _ups(channels: int, width: int = 256, count: int = 3) -> nn.Sequential:
 
 
 def pose_head(channels: int = 768, joints: int = 17) -> nn.Sequential:
-    """ViTPose's classic head (Xu and others 2022): two up-sampling blocks, then 1 x 1."""
+    """Build ViTPose's classic head (Xu and others 2022): two up-sampling blocks, then 1 x 1."""
     return nn.Sequential(*_ups(channels, count=2), nn.Conv2d(256, joints, 1))
 
 
@@ -80,7 +80,7 @@ class Pix2Pix(nn.Module):
             self.up.append(nn.Sequential(nn.ReLU(), up, last))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (N, 3, H, W), H and W multiples of 64; so is the result."""
+        """x: (N, 3, H, W), H and W multiples of 64. Returns the same shape."""
         skips = []
         for down in self.down:
             x = down(x)
@@ -92,7 +92,7 @@ class Pix2Pix(nn.Module):
 
 
 class SumBlock(nn.Module):
-    """x + scale * layers(x), with an activation behind the sum where there is one."""
+    """beside(x) + layers(x), optionally followed by ReLU."""
 
     def __init__(self, *layers: nn.Module, beside: nn.Module | None = None, relu: bool = False):
         super().__init__()
@@ -105,7 +105,7 @@ class SumBlock(nn.Module):
 
 
 class Edsr(nn.Module):
-    """EDSR's baseline (Lim and others 2017): 16 residual blocks of 64 channels, times two."""
+    """EDSR's baseline (Lim and others 2017): 16 residual blocks of 64 channels, scale 2."""
 
     def __init__(self, width: int = 64, blocks: int = 16, scale: int = 2) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Edsr(nn.Module):
         self.last = nn.Sequential(*up, conv(width, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (N, 3, H, W); out comes twice the height and width."""
+        """x: (N, 3, H, W). Returns (N, 3, 2H, 2W)."""
         return self.last(self.body(self.first(x)))
 
 
@@ -130,7 +130,7 @@ def _conv_norm(before: int, after: int, kernel: int, stride: int = 1) -> list[nn
 
 
 def resnet(counts: tuple[int, ...], deep: bool, width: int = 64) -> nn.Sequential:
-    """ResNet (He and others 2016) up to its last map; `deep` has blocks of 1, 3, 1 kernels."""
+    """Build ResNet (He and others 2016) up to its last map; `deep` uses kernels of 1, 3 and 1."""
     stem = [*_conv_norm(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
     layers, before = stem, width
     for level, count in enumerate(counts):
@@ -152,7 +152,7 @@ def resnet(counts: tuple[int, ...], deep: bool, width: int = 64) -> nn.Sequentia
 
 
 def pose_net(joints: int = 17) -> nn.Sequential:
-    """Simple Baselines for pose (Xiao, Wu, Wei 2018): ResNet-50, three up-sampling blocks."""
+    """Build Simple Baselines for pose (Xiao, Wu, Wei 2018): ResNet-50, three up-sampling blocks."""
     return nn.Sequential(resnet((3, 4, 6, 3), True), _ups(2048), nn.Conv2d(256, joints, 1))
 
 
@@ -168,13 +168,13 @@ class CenterNet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (N, 3, H, W), multiples of 32; out come heat map, size and offset as channels."""
+        """x: (N, 3, H, W), multiples of 32. Returns heat maps, sizes and offsets as channels."""
         x = self.body(x)
         return torch.cat([head(x) for head in self.heads], 1)
 
 
 def _conv_block(before: int, after: int, layers: int, stride: int = 1) -> nn.Sequential:
-    """3 x 3 convolutions with batch norm and ReLU, the first with a stride."""
+    """Build 3 x 3 convolutions with batch norm and ReLU; the first has the stride."""
     parts: list[nn.Module] = []
     for i in range(layers):
         parts += [*_conv_norm(before, after, 3, stride if i == 0 else 1), nn.ReLU()]
@@ -183,7 +183,7 @@ def _conv_block(before: int, after: int, layers: int, stride: int = 1) -> nn.Seq
 
 
 class PointPillarsNeck(nn.Module):
-    """PointPillars' backbone (Lang and others 2019): three blocks, each up-sampled to one size."""
+    """PointPillars' backbone (Lang and others 2019): three blocks, all up-sampled to one size."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class PointPillarsNeck(nn.Module):
             before = after
 
     def forward(self, pillars: torch.Tensor) -> torch.Tensor:
-        """pillars: (N, 64, H, W), H and W multiples of 8; out comes (N, 384, H / 2, W / 2)."""
+        """pillars: (N, 64, H, W), H and W multiples of 8. Returns (N, 384, H / 2, W / 2)."""
         maps, x = [], pillars
         for block, up in zip(self.blocks, self.ups, strict=True):
             x = block(x)
@@ -223,7 +223,7 @@ class UNet(nn.Module):
         self.last = nn.Conv2d(width, classes, 1)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """image: (N, C, H, W), H and W multiples of 16; out comes (N, classes, H, W)."""
+        """image: (N, C, H, W), H and W multiples of 16. Returns (N, classes, H, W)."""
         x = self.first(image)
         skips = []
         for block in self.down:
@@ -235,7 +235,7 @@ class UNet(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention over positions, one head, with group norm in front and a sum behind."""
+    """Self-attention over positions, one head, between group norm and a residual sum."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ def _res_block(before: int, after: int) -> SumBlock:
 
 
 def vae_decoder(widths: tuple[int, ...] = (256, 128, 64), latent: int = 4) -> nn.Sequential:
-    """The decoder of a latent diffusion model's autoencoder (Rombach and others 2022), smaller."""
+    """Build a small decoder of a latent diffusion autoencoder (Rombach and others 2022)."""
     width = widths[0]
     layers = [nn.Conv2d(latent, width, 3, padding=1)]
     layers += [_res_block(width, width), Attention(width), _res_block(width, width)]

@@ -1,17 +1,17 @@
-"""Whole models: upconv beside PyTorch, its compiler, ONNX Runtime and OpenVINO.
+"""Whole models: upconv compared with PyTorch, its compiler, ONNX Runtime and OpenVINO.
 
-    pip install transformers monai onnxruntime openvino    # what is missing is left out, and said
+    pip install transformers monai onnxruntime openvino    # missing ones are reported
     python benchmarks/models.py                            # all models
     python benchmarks/models.py hifigan_v1 unet3d --threads 1 --json one.json
     python benchmarks/models.py --precision bfloat16
     python benchmarks/models.py --training --contenders torch,accelerate dcgan
     python benchmarks/models.py --from two.json one.json --tables docs/models.md --plot models.svg
 
-Each contender of a model computes in a process of its own, and all take turns: a process waits
-while another one computes. A turn is a rest, a call that does not count, and calls for a tenth of a
-second. The best time counts. The outputs of all are compared with PyTorch's. Start-up is the time
-from the PyTorch module to the first result: imports, tracing, export, compilation, measurement.
-Memory is the peak of the process above what it held when the model was built.
+Each contender runs in a separate process. Contenders take turns: only one process computes at a
+time. A turn is a rest, a warm-up call, and calls for a tenth of a second; the best time counts. All
+outputs are compared with PyTorch's. Start-up is the time from the PyTorch module to the first
+result: imports, tracing, export, compilation, measurement. Memory is the process's peak above its
+use when the model was built.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ MODELS: dict[str, Model] = {name: model for kind in KINDS.values() for name, mod
 DEFAULT = ("torch", "inductor", "onnxruntime", "openvino", *OURS)
 
 TOLERANCES = {"float32": 5e-4, "bfloat16": 0.1}
-"""Largest error over the largest value that passes, through some hundred layers."""
+"""Largest accepted error, over the largest value, after about a hundred layers."""
 
 _OF_GRADIENTS = 20
-"""Gradients may differ so much more: a ReLU at zero goes one way or the other by rounding."""
+"""Factor for gradients: rounding decides which way a ReLU at zero goes."""
 
 _HOPELESS, _FEWEST_ROUNDS = 3.0, 3
-"""Early stopping: what takes so many times the best after these rounds does not go on."""
+"""Early stopping: after these rounds, contenders slower than this multiple of the best stop."""
 
 _LONGEST = 900.0  # seconds for any answer of a worker
 
@@ -74,7 +74,7 @@ class Worker:
     failure: str = ""
 
     def answer(self) -> Any:
-        """Return what the worker sends; where it fails, None, and `failure` tells why."""
+        """Return the worker's message, or None if it failed; `failure` says why."""
         try:
             message = self.pipe.recv() if self.pipe.poll(_LONGEST) else "no answer in 15 minutes"
         except (EOFError, ConnectionError):
@@ -87,12 +87,12 @@ class Worker:
         return message
 
     def turn(self) -> None:
-        """Have the worker time its call."""
+        """Let the worker time its call."""
         self.pipe.send(True)
         self.samples.append(min(self.answer() or [math.inf]))
 
     def close(self) -> None:
-        """End the process, and keep its peak memory."""
+        """End the process, and record its peak memory."""
         if not self.failure:
             self.pipe.send(False)
             self.memory = self.answer()
@@ -103,7 +103,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Race:
-    """What contenders of a run share: the setting, the time for each, and Inductor's folder."""
+    """The contenders of a run, their setting, the time for each, and Inductor's folder."""
 
     contenders: Sequence[str]
     setting: Setting
@@ -123,7 +123,7 @@ class Race:
         return worker
 
     def truth(self, model: Model) -> Ready:
-        """Return the result of PyTorch in float32."""
+        """Return PyTorch's result in float32."""
         setting = Setting(self.setting.threads, training=self.setting.training)
         worker = self.begin("torch", model, setting)
         worker.close()
@@ -161,7 +161,7 @@ class Race:
 
 
 def _start_method() -> str:
-    """A server that has imported the packages forks a worker at once, where systems can fork."""
+    """Return "forkserver", whose preloaded server forks workers quickly, where systems can fork."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return "spawn"
     packages = ["transformers.models.vits.modeling_vits", "monai.networks.nets"]
@@ -172,7 +172,7 @@ def _start_method() -> str:
 def row(
     name: str, model: Model, workers: list[Worker], truth: Ready, setting: Setting
 ) -> dict[str, Any]:
-    """Return what was measured of a model; keys are the columns of the JSON."""
+    """Return a model's measurements, by the columns of the JSON."""
     scale = float(np.abs(truth.values).max())
     errors = {
         each.name: float(np.abs(each.ready.values - truth.values).max()) / scale
@@ -210,7 +210,7 @@ def row(
 
 
 def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the processor, the versions and how was measured."""
+    """Return the processor, the versions and the settings."""
     packages = ("upconv", "torch", "onnxruntime", "openvino", "transformers", "monai", "numpy")
     versions = {}
     for name in packages:
@@ -240,7 +240,7 @@ def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the geometric mean of the ratios, and the models where upconv is behind or wrong."""
+    """Return the mean ratio, and the models on which upconv is slower or wrong."""
     ratios = [each["ratio"] for each in rows if each["ratio"]]
     return {
         "models": len(rows),
@@ -257,7 +257,7 @@ def _say(line: str) -> None:
 def measured(
     models: dict[str, Model], race: Race, say: Callable[[str], None] = _say
 ) -> list[dict[str, Any]]:
-    """Measure models, and print a line of each; what is left out is told."""
+    """Measure models, and print a line for each, or why it is left out."""
     say(f"{'model':14}" + "".join(f"{each[:11]:>12}" for each in race.contenders) + f"{'ratio':>8}")
     rows = []
     for name, model in models.items():
@@ -289,11 +289,11 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--precision", choices=tuple(TOLERANCES), default="float32")
     parser.add_argument("--training", action="store_true", help="steps of SGD, not inference")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each contender's turns")
-    parser.add_argument("--cache", help="a folder that keeps Inductor's code: not a cold start")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--from", dest="files", nargs="+", type=Path, help="measure nothing: read")
-    parser.add_argument("--tables", type=Path, help="a page whose tables to write anew")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each contender")
+    parser.add_argument("--cache", help="folder that keeps Inductor's code between runs")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
+    parser.add_argument("--from", dest="files", nargs="+", type=Path, help="read, do not measure")
+    parser.add_argument("--tables", type=Path, help="page whose tables are replaced")
     parser.add_argument("--plot", type=Path, help="draw the ratios as SVG")
     arguments = parser.parse_args(words)
     for name in arguments.models:
@@ -312,7 +312,7 @@ def main(words: Sequence[str] | None = None) -> int:
     else:
         names = arguments.models or MODELS
         chosen = {name: model for name, model in MODELS.items() if name in names}
-        words = conditions(arguments)  # first: the load is that of others
+        words = conditions(arguments)  # first, so that the load is that of others
         setting = Setting(arguments.threads, arguments.precision, arguments.training)
         print(f"{setting}; milliseconds, the best of all turns", flush=True)
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""The tables of docs/models.md and their picture, from the JSON files that models.py writes.
+"""The tables and the picture of docs/models.md, from JSON files that models.py writes.
 
-`written` puts the tables between two marks of the page. The picture reads the same rows.
+`written` puts the tables between two marks in the page. The picture shows the same rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _BUSY = 1.0
-"""Processes that run or wait when a measurement begins: from here on, figures are rough."""
+"""System load from which on the measurements are rough."""
 
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -40,7 +40,7 @@ def written(page: str, documents: list[Document]) -> str:
 
 
 def tables(documents: list[Document]) -> str:
-    """Return every table: times by kind, start-up and memory of the first file."""
+    """Return every table: times by kind, and the first file's start-up times and memory."""
     parts = [_conditions(documents[0])]
     for document in documents:
         words = document["conditions"]
@@ -69,13 +69,13 @@ def _conditions(document: Document) -> str:
 
 
 def _ratios(document: Document) -> str:
-    """Return a sentence: the geometric mean of the ratios, and who is behind."""
+    """Return a sentence on the geometric mean of the ratios, and the models that are slower."""
     ratios = {row["label"]: row["ratio"] for row in document["rows"] if row["ratio"]}
     behind = [f"{label} {ratio:.2f}" for label, ratio in ratios.items() if ratio < 1]
     mean = math.exp(sum(map(math.log, ratios.values())) / max(1, len(ratios)))
-    least = min(ratios, key=ratios.__getitem__, default="")
-    tail = f"Behind: {', '.join(behind)}." if behind else f"The least is {least}."
-    lowest = f" {ratios[least]:.2f}" if least and not behind else ""
+    lowest_label = min(ratios, key=ratios.__getitem__, default="")
+    tail = f"Behind: {', '.join(behind)}." if behind else f"The least is {lowest_label}."
+    lowest = f" {ratios[lowest_label]:.2f}" if lowest_label and not behind else ""
     return (
         f"The best peer takes {mean:.2f} times as long as the best of upconv, "
         f"in the geometric mean of {len(ratios)} models. {tail[:-1]}{lowest}."
@@ -116,7 +116,7 @@ def _columns(rows: list[Row], key: str, form: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return a number with three digits, as people write it."""
+    """Return a number with about three digits."""
     if value is None:
         return "-"
     digits = max(0, 2 - math.floor(math.log10(max(value, 1e-9))))
@@ -129,7 +129,7 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def drawing(documents: list[Document]) -> str:
-    """Return the picture of the first file, as SVG."""
+    """Return the first file's picture as SVG."""
     sys.path.append(str(Path(__file__).parents[1] / "docs" / "pictures"))
     from whole_models import Line, sheet
 

@@ -1,11 +1,11 @@
-"""nd.Deconvolution beside MXNet 1.9.1's own: interleaved, each in a process of its own.
+"""upconv's nd.Deconvolution against MXNet 1.9.1's, interleaved, in separate processes.
 
     python benchmarks/mxnet_layers.py LAYERS.json MXNET-PYTHON [--threads 2] [--rounds 7]
 
 LAYERS.json holds a list `layers` of objects with n, ic, oc, size, k, s, p, op, d, g, per axis or
-one for all; MXNET-PYTHON is the interpreter of an environment with mxnet==1.9.1. In each round each
-process runs the layer for a while; its time is the least of the rounds' medians. Layers that MXNet
-refuses are named and left out.
+one for all; MXNET-PYTHON is the interpreter of an environment with mxnet==1.9.1. In each round,
+each process runs the layer for 0.15 s; its time is the lowest of the rounds' medians. Layers that
+MXNet refuses are reported and left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ for line in sys.stdin:
 
 
 def worker(python: str, module: str, threads: int) -> subprocess.Popen[str]:
-    """A process that times layers it reads as lines of JSON."""
+    """Start a process that reads layers as lines of JSON and times them."""
     counts = dict.fromkeys(("OMP_NUM_THREADS", "UPCONV_NUM_THREADS"), str(threads))
     environment = {**os.environ, **counts}
     command = [python, "-W", "ignore", "-c", WORKER, module]
@@ -66,7 +66,7 @@ def worker(python: str, module: str, threads: int) -> subprocess.Popen[str]:
 
 
 def ask(process: subprocess.Popen[str], layer: dict[str, Any]) -> dict[str, Any]:
-    """One layer's answer."""
+    """Return a process's answer for one layer."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(layer) + "\n")
@@ -87,7 +87,7 @@ def main() -> None:
     ours = worker(sys.executable, "upconv.mxnet", options.threads)
     ratios = []
     for layer in layers:
-        theirs = worker(options.python, "mxnet", options.threads)  # anew: it may die of a layer
+        theirs = worker(options.python, "mxnet", options.threads)  # a new one: a layer may kill it
         pairs = [(ask(theirs, layer), ask(ours, layer)) for _ in range(options.rounds)]
         theirs.kill()
         errors = [answer["error"] for pair in pairs for answer in pair if "error" in answer]

@@ -1,11 +1,11 @@
-"""Whole MXNet models, run by `Model.run` as networks and operator by operator; and by MXNet itself.
+"""Whole MXNet models: as networks by `Model.run`, operator by operator, and in MXNet itself.
 
     python benchmarks/mxnet_models.py [--threads 1] [--seconds 2] [--mxnet PYTHON]
 
 Models with random weights: a DCGAN generator, a U-Net, a fully convolutional network with bilinear
-deconvolutions, and a pose network with three deconvolutions of 4. Runs are interleaved; a time is
-the least of them. PYTHON is the interpreter of an environment with mxnet==1.9.1, which runs the
-files that upconv saved, in a process of its own between rounds.
+deconvolutions, and a pose network with three deconvolutions of 4. Runs are interleaved, and
+the shortest time counts. PYTHON is the interpreter of an environment with mxnet==1.9.1, which runs
+the files that upconv saved, in a separate process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ S = mx.sym
 
 
 def layer(x: Any, name: str, channels: int, kernel: int, stride: int = 1, **more: Any) -> Any:
-    """A convolution, or with `up=True` a transposed one, then normalisation and relu."""
+    """Add a convolution, transposed if `up=True`, then normalization and relu."""
     operator = S.Deconvolution if more.pop("up", False) else S.Convolution
     pad = more.pop("pad", (kernel - 1) // 2)
     x = operator(
@@ -57,7 +57,7 @@ def layer(x: Any, name: str, channels: int, kernel: int, stride: int = 1, **more
 
 
 def dcgan() -> Any:
-    """Noise to images of 64 x 64."""
+    """Build a generator of 64 x 64 images from noise."""
     x = layer(S.var("data"), "up0", 512, 4, up=True, pad=0)
     for i, channels in enumerate((256, 128, 64), 1):
         x = layer(x, f"up{i}", channels, 4, 2, up=True)
@@ -66,7 +66,7 @@ def dcgan() -> Any:
 
 
 def unet() -> Any:
-    """Four levels of two convolutions each, joined by concatenations."""
+    """Build four levels of two convolutions each, joined by concatenations."""
     x, skips = S.var("data"), []
     for i, channels in enumerate((32, 64, 128, 256)):
         x = layer(layer(x, f"a{i}", channels, 3), f"b{i}", channels, 3)
@@ -81,7 +81,7 @@ def unet() -> Any:
 
 
 def fcn() -> Any:
-    """Scores of strides 16 and 8, enlarged by grouped deconvolutions and cropped."""
+    """Build scores at strides 16 and 8, enlarged by grouped deconvolutions and cropped."""
     data = x = S.var("data")
     taps = []
     for i, channels in enumerate((32, 64, 128, 256)):
@@ -96,7 +96,7 @@ def fcn() -> Any:
 
 
 def poses() -> Any:
-    """Residual blocks down to a stride of 16, and three deconvolutions of 4 to heat maps."""
+    """Build residual blocks down to stride 16, and three 4 x 4 deconvolutions to heat maps."""
     x = layer(S.var("data"), "stem", 32, 7, 2)
     x = S.Pooling(x, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="max")
     for i, channels in enumerate((32, 64, 128)):
@@ -117,7 +117,7 @@ MODELS = {
 
 
 def drawn(graph: Any, shape: tuple[int, ...]) -> Model:
-    """The model with random parameters."""
+    """Return the model with random parameters."""
     draw = np.random.default_rng(0)
     arguments, _, states = graph.infer_shape(data=shape)
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
@@ -131,7 +131,7 @@ def drawn(graph: Any, shape: tuple[int, ...]) -> Model:
 
 
 def theirs(python: str, model: Model, shape: tuple[int, ...], args: Any) -> list[float]:
-    """The seconds that MXNet takes, and the sum of magnitudes of its result."""
+    """Return MXNet's time in seconds, and the sum of its result's magnitudes."""
     states = {*model.graph.list_auxiliary_states()}
     arrays = {name: mx.nd.array(array) for name, array in model.arrays.items()}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Layers with random weights, of which the benchmark's networks are made."""
+"""Layers with random weights, for the benchmark's networks."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Layers:
         return self._random.standard_normal(shape, np.float32) * np.float32((2 / fan) ** 0.5)
 
     def conv(self, x: Value, channels: int, kernel: int, **keywords: Any) -> Value:
-        """A convolution with a bias."""
+        """Add a convolution with a bias."""
         shape = (channels, x.channels, *(kernel,) * (len(x.shape) - 2))
         weight = self._weight(*shape, fan=math.prod(shape[1:]))
         return self.network.conv(x, weight, self._weight(channels, fan=200), **keywords)
 
     def depthwise(self, x: Value, kernel: int, **keywords: Any) -> Value:
-        """A convolution of each channel by itself, with a bias."""
+        """Add a depthwise convolution with a bias."""
         weight = self._weight(x.channels, 1, *(kernel,) * (len(x.shape) - 2), fan=kernel**2)
         bias = self._weight(x.channels, fan=200)
         return self.network.conv(x, weight, bias, groups=x.channels, **keywords)
 
     def up(self, x: Value, channels: int, kernel: int, **keywords: Any) -> Value:
-        """A transposed convolution with a bias."""
+        """Add a transposed convolution with a bias."""
         rank = len(x.shape) - 2
         fan = x.channels * max(1, kernel // keywords.get("stride", 1)) ** rank
         weight = self._weight(x.channels, channels, *(kernel,) * rank, fan=fan)
         return self.network.conv_transpose(x, weight, self._weight(channels, fan=200), **keywords)
 
     def batch_norm(self, x: Value) -> Value:
-        """Batch norm with random statistics."""
+        """Add batch norm with random statistics."""
         scale, variance = self._random.uniform(0.5, 1.5, (2, x.channels))
         offset, mean = self._random.normal(0, 0.1, (2, x.channels))
         return self.network.batch_norm(x, scale, offset, mean, variance)
 
     def prelu(self, x: Value) -> Value:
-        """PReLU with a slope per channel."""
+        """Add PReLU with a slope per channel."""
         return self.network.activation(x, ("prelu", self._random.uniform(0.1, 0.4, x.channels)))

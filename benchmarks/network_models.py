@@ -1,6 +1,6 @@
 """Decoders, U-Nets and backbones written with `upconv.network`, with random weights.
 
-Each stands for a kind of model that people deploy. `benchmarks/networks.py` runs them beside peers.
+Each represents a kind of deployed model. `benchmarks/networks.py` compares them with peers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from upconv.network import Network, Value
 
 
 def hifigan() -> Network:
-    """HiFi-GAN V1: rates 8, 8, 2, 2 from 512 channels; 64 frames."""
+    """Build HiFi-GAN V1: rates 8, 8, 2, 2 from 512 channels; 64 frames."""
     layers = Layers(x=(1, 80, 64))
     network = layers.network
 
@@ -39,7 +39,7 @@ def hifigan() -> Network:
 
 
 def unet(rank: int, size: int, widths: tuple[int, ...]) -> Network:
-    """MONAI's UNet with residual units: instance norm, then a leaky ReLU of slope 0.25."""
+    """Build MONAI's UNet with residual units: instance norm, then a leaky ReLU of slope 0.25."""
     layers = Layers(x=(1, 1, *(size,) * rank))
     network = layers.network
 
@@ -47,7 +47,7 @@ def unet(rank: int, size: int, widths: tuple[int, ...]) -> Network:
         return network.activation(network.instance_norm(x), ("leaky_relu", 0.25))
 
     def unit(x: Value, channels: int, stride: int) -> Value:
-        """Two convolutions, and one beside them that makes the shapes equal."""
+        """Add two convolutions, and a parallel one that makes the shapes equal."""
         y = normed(layers.conv(x, channels, 3, stride=stride, padding=1))
         y = normed(layers.conv(y, channels, 3, padding=1))
         taps = 3 if stride > 1 else 1
@@ -55,7 +55,7 @@ def unet(rank: int, size: int, widths: tuple[int, ...]) -> Network:
         return y + beside
 
     def block(x: Value, level: int, out: int) -> Value:
-        """A level with all below it: `widths[level]` channels in the middle, `out` behind."""
+        """Add a level and all below it: `widths[level]` channels inside, `out` at the end."""
         down = unit(x, widths[level], 2)
         if level + 2 < len(widths):
             inner = block(down, level + 1, widths[level])
@@ -73,7 +73,7 @@ def unet(rank: int, size: int, widths: tuple[int, ...]) -> Network:
 
 
 def pix2pix() -> Network:
-    """The U-Net of pix2pix: 256 x 256, six levels, batch norm, skips by concatenation."""
+    """Build pix2pix's U-Net: 256 x 256, six levels, batch norm, skips by concatenation."""
     layers = Layers(x=(1, 3, 256, 256))
     network, x, skips = layers.network, layers.inputs[0], []
     widths = (64, 128, 256, 512, 512, 512)
@@ -91,7 +91,7 @@ def pix2pix() -> Network:
 
 
 def fsrcnn() -> Network:
-    """FSRCNN, three times the size: 56 and 12 channels, a PReLU behind each convolution."""
+    """Build FSRCNN, scale 3: 56 and 12 channels, a PReLU after each convolution."""
     layers = Layers(x=(1, 1, 180, 240))
     x = layers.prelu(layers.conv(layers.inputs[0], 56, 5, padding=2))
     x = layers.prelu(layers.conv(x, 12, 1))
@@ -103,7 +103,7 @@ def fsrcnn() -> Network:
 
 
 def dcgan() -> Network:
-    """DCGAN's generator of 64 x 64 images, 16 at a time."""
+    """Build DCGAN's generator of 64 x 64 images, 16 at a time."""
     layers = Layers(x=(16, 100, 1, 1))
     x = layers.up(layers.inputs[0], 512, 4)
     for channels in (256, 128, 64):
@@ -116,7 +116,7 @@ def dcgan() -> Network:
 
 
 def unet_of_pairs(size: int, widths: tuple[int, ...]) -> Network:
-    """MONAI's BasicUNet of volumes: pairs of convolutions, max pooling, transposed convolutions."""
+    """Build MONAI's 3-D BasicUNet: pairs of convolutions, max pooling, transposed convolutions."""
     layers = Layers(x=(1, 1, size, size, size))
     network = layers.network
 
@@ -139,7 +139,7 @@ def unet_of_pairs(size: int, widths: tuple[int, ...]) -> Network:
 
 
 def unetr() -> Network:
-    """The convolutional part of UNETR: four maps of a transformer, decoded to a volume of 64."""
+    """Build UNETR's decoder: four feature maps of a transformer become a volume of 64."""
     volume, hidden = (64, 64, 64), (1, 384, 4, 4, 4)
     layers = Layers(image=(1, 1, *volume), h1=hidden, h2=hidden, h3=hidden, h4=hidden)
     network = layers.network
@@ -169,7 +169,7 @@ def unetr() -> Network:
 
 
 def pillars() -> Network:
-    """PointPillars' neck: three levels, upsampled by 1, 2 and 4 and concatenated."""
+    """Build PointPillars' neck: three levels, upsampled by 1, 2 and 4 and concatenated."""
     layers = Layers(x=(1, 64, 124, 108))
     network, x, results = layers.network, layers.inputs[0], []
 
@@ -185,7 +185,7 @@ def pillars() -> Network:
 
 
 def encodec() -> Network:
-    """EnCodec's decoder without its LSTM: ELU, reflected borders, rates 8, 5, 4, 2; 75 frames."""
+    """Build EnCodec's decoder without LSTM: ELU, reflected borders, rates 8, 5, 4, 2."""
     layers = Layers(x=(1, 128, 75))
     network = layers.network
 
@@ -204,7 +204,7 @@ def encodec() -> Network:
 
 
 def dac() -> Network:
-    """DAC's decoder: snake, dilations 1, 3, 9; 24 frames at rates 8, 8, 4, 2 from 768 channels."""
+    """Build DAC's decoder: snake, dilations 1, 3, 9; rates 8, 8, 4, 2 from 768 channels."""
     layers = Layers(x=(1, 256, 24))
     network = layers.network
 
@@ -222,7 +222,7 @@ def dac() -> Network:
 
 
 def pose() -> Network:
-    """A ResNet-50 for poses: bottlenecks, then three transposed convolutions; 192 x 256."""
+    """Build a ResNet-50 for poses: bottlenecks, then three transposed convolutions; 192 x 256."""
     layers = Layers(x=(1, 3, 256, 192))
     network = layers.network
 
@@ -247,7 +247,7 @@ def pose() -> Network:
 
 
 def edsr() -> Network:
-    """EDSR, twice the size: 8 residual blocks of 64 channels, pixel shuffle."""
+    """Build EDSR, scale 2: 8 residual blocks of 64 channels, pixel shuffle."""
     layers = Layers(x=(1, 3, 128, 128))
     x = head = layers.conv(layers.inputs[0], 64, 3, padding=1)
     for _ in range(8):
@@ -260,7 +260,7 @@ def edsr() -> Network:
 
 
 def esrgan() -> Network:
-    """ESRGAN, four times the size: 2 of its 23 blocks of dense layers, nearest upsampling."""
+    """Build ESRGAN, scale 4: 2 of its 23 dense blocks, nearest upsampling."""
     layers = Layers(x=(1, 3, 64, 64))
     network = layers.network
 
@@ -284,7 +284,7 @@ def esrgan() -> Network:
 
 
 def segment() -> Network:
-    """The decoder of a segmentation U-Net on ResNet-34's features: nearest upsampling, skips."""
+    """Build a segmentation decoder on ResNet-34's features: nearest upsampling, skips."""
     sizes = {"s1": (64, 128), "s2": (64, 64), "s3": (128, 32), "s4": (256, 16), "s5": (512, 8)}
     layers = Layers(**{name: (1, c, size, size) for name, (c, size) in sizes.items()})
     network = layers.network
@@ -303,7 +303,7 @@ def segment() -> Network:
 
 
 def yolo() -> Network:
-    """A neck of detectors: SiLU, split bottlenecks, nearest upsampling, pooling at the deepest."""
+    """Build a detector's neck: SiLU, split bottlenecks, nearest upsampling, pooling at the top."""
     layers = Layers(p3=(1, 64, 80, 80), p4=(1, 128, 40, 40), p5=(1, 256, 20, 20))
     network = layers.network
     p3, p4, p5 = layers.inputs
@@ -332,7 +332,7 @@ def yolo() -> Network:
 
 
 def mobile() -> Network:
-    """A mobile encoder and decoder, 224 x 224: inverted residuals, depthwise layers, hard swish."""
+    """Build a mobile encoder and decoder: inverted residuals, depthwise layers, hard swish."""
     layers = Layers(x=(1, 3, 224, 224))
     network = layers.network
 

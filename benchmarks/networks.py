@@ -1,12 +1,12 @@
-"""Whole decoders written with `upconv.network`, against PyTorch, ONNX Runtime and OpenVINO.
+"""Decoders written with `upconv.network`, against PyTorch, ONNX Runtime and OpenVINO.
 
-    pip install torch onnx onnxruntime openvino   # peers; those that are missing are left out
+    pip install torch onnx onnxruntime openvino   # peers; missing ones are left out
     python benchmarks/networks.py                 # all models; names choose some
     python benchmarks/networks.py --threads 1 --inductor --explain hifigan
 
-Weights are random. Peers run the same graph, of which this file makes a PyTorch module: every node
-as one function of PyTorch. All take turns in one process, and the best time of each counts. The
-ratio is that of the best peer's time to ours.
+Weights are random. Peers run the same graph as a PyTorch module, with one PyTorch function per
+node. All take turns in one process, and the best time of each counts. The ratio is the best peer's
+time over ours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Call = Callable[[], Any]
 
 
 def listed(result: Any) -> list[np.ndarray]:
-    """The arrays of a result: one, or several."""
+    """Return the arrays of a result, which has one or several."""
     results = result if isinstance(result, list | tuple) else [result]
     return [np.asarray(each) for each in results]
 
@@ -40,7 +40,7 @@ def listed(result: Any) -> list[np.ndarray]:
 
 
 def torch_module(graph: Graph) -> Any:
-    """A PyTorch module that computes a graph, one function for each node."""
+    """Return a PyTorch module that computes a graph, with one function per node."""
     import torch
     from torch.nn import functional
 
@@ -134,11 +134,11 @@ def torch_module(graph: Graph) -> Any:
 
 
 def peers(graph: Graph, arrays: list[np.ndarray], threads: int, inductor: bool) -> dict[str, Call]:
-    """Calls of the peers that are there."""
+    """Return the calls of installed peers, by name."""
     try:
         import torch
     except ImportError:
-        print("no PyTorch, so no peers")
+        print("PyTorch is not installed, so there are no peers")
         return {}
     torch.set_num_threads(threads)
     module, tensors = torch_module(graph), tuple(map(torch.from_numpy, arrays))
@@ -152,13 +152,13 @@ def peers(graph: Graph, arrays: list[np.ndarray], threads: int, inductor: bool) 
 
     calls = {"torch": eager(module)}
     if inductor:
-        torch.compiler.reset()  # forget the models before, which ran the same code
+        torch.compiler.reset()  # forget earlier models, which ran the same code
         calls["inductor"] = eager(torch.compile(torch.export.export(module, tensors).module()))
     for name, make in (("onnxruntime", _onnxruntime), ("openvino", _openvino)):
         try:
             calls[name] = make(module, tensors, arrays, threads)
         except ImportError:
-            print(f"no {name}")
+            print(f"{name} is not installed")
     return calls
 
 
@@ -195,7 +195,7 @@ def _openvino(module: Any, tensors: Any, arrays: list[np.ndarray], threads: int)
 
 
 def measure(name: str, arguments: argparse.Namespace) -> float:
-    """Print one model's row; the ratio."""
+    """Print one model's row, and return its ratio."""
     network, threads = MODELS[name](), arguments.threads
     graph = network.graph()
     arrays = [
@@ -224,8 +224,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(MODELS), help=", ".join(MODELS))
     parser.add_argument("--threads", type=int, default=upconv.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each contender")
-    parser.add_argument("--inductor", action="store_true", help="compile with PyTorch's, too")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each contender")
+    parser.add_argument("--inductor", action="store_true", help="also compile with Inductor")
     parser.add_argument("--explain", nargs="*", default=[], help="models to explain")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")

@@ -1,14 +1,13 @@
-"""Sequences of ever new lengths through a vocoder: what the first call at a length takes.
+"""The latency of a vocoder's first call at each new length.
 
     python benchmarks/new_sizes.py [--threads 1 2] [--lengths 20]
 
-The model is HiFi-GAN with SpeechT5's rates: 13 million parameters, 78 layers, all of them known
-from the first length, which is not counted. Then each of the lengths, in random order, comes twice:
-`first` is the median of the first calls, `again` of the second ones. `total` is the sum of the
-first calls, which is what a vocoder takes for that many sentences, and `work` what processors
-worked in them: other work on the machine does not count. The runtimes take turns at each length.
-`new` is the work of a first call over the second one's, per layer. Every result is compared with
-PyTorch's.
+The model is HiFi-GAN with SpeechT5's rates: 13 million parameters in 78 layers. A first length,
+which does not count, warms all of them up. Then each length, in random order, is run twice: `first`
+is the median of the first calls, `again` of the second calls. `total` is the sum of the first
+calls, as for that many sentences, and `work` is their processor time, which excludes other
+processes. The runtimes take turns at each length. `new` is the extra processor time of a first call
+over the second one, per layer. Every result is compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 def vocoder() -> torch.nn.Module:
-    """The generator with SpeechT5's rates, its weights as they are deployed."""
+    """Return the generator with SpeechT5's rates, with plain weights as in deployment."""
     torch.manual_seed(0)
     return HiFiGan(ups=((4, 8),) * 4).eval().requires_grad_(False)
 
@@ -57,7 +56,7 @@ def by_onnx(session: Any) -> Run:
 
 
 def network_of(model: Any) -> Network:
-    """The generator as a network, written layer by layer."""
+    """Return the generator as a network, written layer by layer."""
     network = Network({"mel": (1, CHANNELS, None)})
 
     def layer(module: Any, x: Value, slope: float | None = 0.1) -> Value:
@@ -80,7 +79,7 @@ def network_of(model: Any) -> Network:
 
 
 def runtimes(threads: int, folder: Path, mel: np.ndarray) -> dict[str, Run]:
-    """Each runtime by its name, PyTorch first; those of ONNX where there is ONNX Runtime."""
+    """Return the runtimes by name, PyTorch first; ONNX ones need ONNX Runtime."""
     made = {"PyTorch": by_torch(vocoder())}
     accelerated = upconv.torch.accelerate(vocoder(), torch.from_numpy(mel))
     made["upconv.torch.accelerate"] = by_torch(accelerated)
@@ -112,7 +111,7 @@ def mel_of(length: int) -> np.ndarray:
 
 
 def timed(run: Run, mel: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Milliseconds by the clock, of the processors, and the result."""
+    """Return wall-clock and processor time in milliseconds, and the result."""
     rest()
     clock, processors = time.perf_counter(), time.process_time()
     y = run(mel)
@@ -120,7 +119,7 @@ def timed(run: Run, mel: np.ndarray) -> tuple[float, float, np.ndarray]:
 
 
 def measured(threads: int, lengths: list[int], folder: Path) -> None:
-    """Print the rows of a number of threads."""
+    """Print the rows for a number of threads."""
     torch.set_num_threads(threads)
     upconv.set_num_threads(threads)
     ways = runtimes(threads, folder, mel_of(KNOWN))
@@ -151,7 +150,7 @@ def measured(threads: int, lengths: list[int], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--lengths", type=int, default=20, help="how many")
+    parser.add_argument("--lengths", type=int, default=20, help="number of lengths")
     arguments = parser.parse_args()
     lengths = [n for n in range(SHORTEST, LONGEST + 1) if n != KNOWN]
     lengths = random.Random(0).sample(lengths, arguments.lengths)

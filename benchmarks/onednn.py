@@ -1,12 +1,12 @@
-"""The tables of docs/onednn.md: which implementation libdnnl picks for a layer, and its times.
+"""The tables of docs/onednn.md: libdnnl's implementation for each layer, and its times.
 
     python benchmarks/onednn.py layers.json
 
 layers.json holds {"layers": [...]}, each with name, n, ic, oc, size, k, s, p, op, d, g. One thread,
-float32, forward, weights packed beforehand. Each layer runs in a process of its own in which
-the library prints what it executes: the library's own time is the one it says, for data in layouts
-of its own choice too. Times are the best of many rounds, in which all contenders take turns. Arrays
-begin at multiples of 64 bytes, as those do which the library reorders into.
+float32, forward, weights packed beforehand. Each layer runs in a separate process, in which the
+library prints what it executes and how long that takes, even in layouts that it chooses. Times are
+the best of many rounds, in which all contenders take turns. Arrays begin at multiples of 64 bytes,
+like the library's own buffers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def problem_of(layer: dict, layout: DataLayout) -> Problem:
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros at a multiple of 64 bytes, as the library aligns what it reorders into."""
+    """Return zeros at a multiple of 64 bytes, like the library's own buffers."""
     memory = np.zeros(4 * math.prod(shape) + 64, np.uint8)
     begin = -memory.ctypes.data % 64
     return memory[begin : begin + 4 * math.prod(shape)].view(np.float32).reshape(shape)
 
 
 def measure(layer: dict) -> None:
-    """In the child: print the best time of every contender, the library printing between."""
+    """Print every contender's best time, in the child, among the library's own output."""
     calls, told = {}, {}
     for layout in DataLayout:
         problem = problem_of(layer, layout)
@@ -73,7 +73,7 @@ def measure(layer: dict) -> None:
 
 
 def child(layer: dict) -> dict[str, dict[str, float | str]]:
-    """Contender -> its time, its implementation, and the library's own time for it."""
+    """Return each contender's time, implementation, and time as printed by the library."""
     done = subprocess.run(
         [sys.executable, __file__, "--layer", json.dumps(layer)],
         env={**os.environ, "ONEDNN_VERBOSE": "profile_exec"},

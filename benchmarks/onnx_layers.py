@@ -1,8 +1,8 @@
-"""The deconvolutions of an ONNX model as they run, each alone, and a stopwatch for two runtimes.
+"""Timing of an ONNX model's deconvolutions, each in a separate model, in several runtimes.
 
-`deconvolutions` runs a model once and keeps what reaches every ConvTranspose, so that no shape has
-to be inferred; `alone` makes a model of one of them. `runner` makes a model ready in a runtime, and
-`best_milliseconds` lets several take turns. All this judges upconv, and so uses nothing of it.
+`deconvolutions` runs a model once and records the inputs of every ConvTranspose, so that no shape
+must be inferred; `alone` makes a model of one layer. `runner` prepares a model in a runtime, and
+`best_milliseconds` times several in turn. This file judges upconv and so uses only its `rest`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Runner = Callable[[], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class Layer:
-    """A ConvTranspose node as it runs: its node, and the values of X, W and B that reached it."""
+    """A ConvTranspose node, and the values of X, W and B when the model ran."""
 
     node: onnx.NodeProto
     inputs: tuple[np.ndarray, ...]
@@ -40,7 +40,7 @@ class Layer:
         return f"c{w[0]}->{w[1] * groups} of {sizes}, groups {groups}, {', '.join(extra)}"
 
     def alone(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Of the model it is in, this layer only: X comes in, weights and bias are constants."""
+        """Return a model of this layer alone: X is its input, weights and bias are constants."""
         names = ("X", "W", "B")[: len(self.inputs)]
         node = onnx.helper.make_node("ConvTranspose", names, ["Y"])
         node.attribute.extend(self.node.attribute)
@@ -61,21 +61,21 @@ class Layer:
 
 
 def _says(name: str, value: object) -> bool:
-    """Whether an attribute is other than its default."""
+    """Return whether an attribute differs from its default."""
     if name == "auto_pad":
         return value != b"NOTSET"
     return value != [int(name in ("strides", "dilations"))] * len(value)
 
 
 def deconvolutions(model: onnx.ModelProto, inputs: Arrays) -> list[Layer]:
-    """Every ConvTranspose of a model's main graph, with what reaches it when the model runs."""
+    """Return every ConvTranspose of a model's main graph, with its inputs when the model runs."""
     nodes = [node for node in model.graph.node if node.op_type == "ConvTranspose"]
     names = list(dict.fromkeys(name for node in nodes for name in node.input if name))
     known = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer} | inputs
     if asked := [name for name in names if name not in known]:
         opened = onnx.ModelProto()
         opened.CopyFrom(model)
-        # Whatever was a result may be asked for too, but must not be declared twice.
+        # A name that is already an output must not be declared twice.
         there = {value.name for value in model.graph.output}
         extra = [onnx.ValueInfoProto(name=name) for name in asked if name not in there]
         opened.graph.output.extend(extra)
@@ -97,7 +97,7 @@ def _in_onnxruntime(model: onnx.ModelProto, inputs: Arrays, threads: int) -> Run
 
 
 def _in_openvino_f32(model: onnx.ModelProto, inputs: Arrays, threads: int) -> Runner:
-    # By itself it takes bfloat16 where the processor has it, and the errors are the format's.
+    # The default is bfloat16 where the processor supports it, with that format's errors.
     return _in_openvino(model, inputs, threads, INFERENCE_PRECISION_HINT="f32")
 
 
@@ -123,22 +123,22 @@ RUNTIMES: dict[str, Callable[[onnx.ModelProto, Arrays, int], Runner]] = {
 
 
 def runner(target: str, model: onnx.ModelProto, inputs: Arrays, threads: int) -> Runner:
-    """A model made ready in a runtime: each call computes it once, and returns its results."""
+    """Prepare a model in a runtime: each call computes it once, and returns its results."""
     return RUNTIMES[target](model, inputs, threads)
 
 
 def best_milliseconds(runners: Sequence[Runner], rounds: int, seconds: float) -> list[float]:
-    """The least of several rounds for each of several runners, which take turns.
+    """Return each runner's shortest time over several rounds, in which all take turns.
 
-    After seconds, which count for all of them together, no further round begins.
+    No round begins after `seconds`, the total for all runners, except the first three.
     """
     best, begin = [math.inf] * len(runners), time.perf_counter()
     for i in range(rounds):
         if i > 2 and time.perf_counter() - begin > seconds:
             break
         for index, run in enumerate(runners):
-            rest()  # while the others' threads fall asleep
-            run()  # does not count: its own wake up
+            rest()  # until the others' threads are asleep
+            run()  # a warm-up: its threads wake up
             start = time.perf_counter()
             run()
             best[index] = min(best[index], (time.perf_counter() - start) * 1e3)
@@ -146,7 +146,7 @@ def best_milliseconds(runners: Sequence[Runner], rounds: int, seconds: float) ->
 
 
 def largest_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The largest difference of a model's results, over the largest value of the one it is in."""
+    """Return the largest difference of any result, over that result's largest value."""
     errors = []
     for result, other in zip(results, expected, strict=True):
         if result.shape != other.shape:

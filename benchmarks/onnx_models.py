@@ -3,15 +3,15 @@
     pip install transformers monai onnxscript onnxruntime openvino
     python benchmarks/onnx_models.py --models DIR    # all models; names and --runtime choose some
 
-The models are those of `onnx_zoo`, kept in DIR (a temporary folder where none is given). What the
-optimiser says of itself is not believed: the files it writes are timed here, original and result
-taking turns, best of all rounds, and the error is the largest difference between their results in
-that runtime, over the largest value.
+The models are those of `onnx_zoo`, kept in DIR (default: a temporary folder). The optimizer's own
+times are not used: its files are timed here, original and result in turn, and the best round
+counts. The error is the largest difference between their results in that runtime, over the largest
+value.
 
-"share" is the part of the original's time that its deconvolutions take when each runs alone, on
-what reaches it in the model. The next column, how many times faster that part became, is the one
-figure taken from the optimiser: it alone knows what became of a layer. Without `optimize`, only the
-columns that need none of it are filled.
+"share" is the part of the original's time that its deconvolutions take when each runs alone, on its
+inputs in the model. The next column, the speed-up of that part, is the only figure from the
+optimizer, since only the optimizer knows which nodes replaced a layer. Without `optimize`, the
+columns that need it stay empty.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from upconv.errors import UpconvError
 
 @dataclass(frozen=True)
 class Budget:
-    """How long measuring may take: rounds at the most, and seconds after which none begins."""
+    """Bounds of a measurement: the number of rounds, and seconds after which no round begins."""
 
     rounds: int
     seconds: float
@@ -50,16 +50,16 @@ class Budget:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an optimiser says it did: how many layers it rewrote, what all of them gained."""
+    """An optimizer's report: the number of rewritten layers, and their speed-up."""
 
     rewritten: int
     gain: float | None
 
 
-def optimised(name: str, path: Path, output: Path, target: str, threads: int) -> Outcome | None:
-    """Have a model optimised into output; None where upconv has no optimiser.
+def optimized(name: str, path: Path, output: Path, target: str, threads: int) -> Outcome | None:
+    """Write an optimized model to `output`; return None if upconv has no optimizer.
 
-    The one place that knows what `optimize` takes and returns.
+    Only this function knows the arguments and results of `optimize`.
     """
     optimize = getattr(importlib.import_module("upconv.onnx"), "optimize", None)
     if optimize is None:
@@ -73,7 +73,7 @@ def optimised(name: str, path: Path, output: Path, target: str, threads: int) ->
 
 @dataclass(frozen=True)
 class Row:
-    """A model in a runtime: its times in milliseconds, and what became of its deconvolutions."""
+    """A model in a runtime: its times in milliseconds, and the outcome for its deconvolutions."""
 
     name: str
     target: str
@@ -86,7 +86,7 @@ class Row:
 
     @property
     def gain(self) -> float | None:
-        """How many times faster the deconvolutions became."""
+        """The speed-up of the deconvolutions."""
         return None if self.outcome is None else self.outcome.gain
 
     def cells(self) -> list[str]:
@@ -123,7 +123,7 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def alone(layers: list[Layer], model: onnx.ModelProto, target: str, budget: Budget) -> float:
-    """Milliseconds of all layers of a model together, each run by itself."""
+    """Return the total milliseconds of a model's layers, each run alone."""
     total = 0.0
     for layer in layers:
         inputs = {"X": layer.inputs[0]}
@@ -133,14 +133,14 @@ def alone(layers: list[Layer], model: onnx.ModelProto, target: str, budget: Budg
 
 
 def measured(name: str, path: Path, target: str, budget: Budget) -> Row:
-    """A row of the table, with a file of the optimiser's that lives as long as this takes."""
+    """Return a row of the table; the optimizer's file is deleted afterwards."""
     model, inputs = onnx.load(path), example(name)
     layers = deconvolutions(model, inputs)
     layers_alone = alone(layers, model, target, budget)
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "optimised.onnx"
-        outcome = optimised(name, path, output, target, budget.threads)
-        # Nothing is written where nothing was found that is faster.
+        output = Path(folder) / "optimized.onnx"
+        outcome = optimized(name, path, output, target, budget.threads)
+        # Nothing is written if nothing is faster.
         models = [model, onnx.load(output)] if output.exists() else [model]
     runners = [runner(target, item, inputs, budget.threads) for item in models]
     results = [run() for run in runners]
@@ -152,7 +152,7 @@ def measured(name: str, path: Path, target: str, budget: Budget) -> Row:
 
 
 def summary(rows: list[Row]) -> str:
-    """Per runtime: whole models, at worst and at best, and what the deconvolutions gained."""
+    """Return per runtime the worst and best speed-up of models, and that of deconvolutions."""
     lines = []
     for target in dict.fromkeys(row.target for row in rows if row.gain):
         there = [row for row in rows if row.target == target and row.gain]
@@ -168,7 +168,7 @@ def summary(rows: list[Row]) -> str:
 
 
 def table(names: list[str], targets: list[str], folder: Path, budget: Budget) -> list[Row]:
-    """Print the table's rows as they come; what cannot be measured is said, and left out."""
+    """Print each row of the table when it is measured; report models that cannot be."""
     rows = []
     print(f"| {' | '.join(HEADS)} |\n|{' --- |' * len(HEADS)}", flush=True)
     for name, target in itertools.product(names, targets):
@@ -185,10 +185,10 @@ def table(names: list[str], targets: list[str], folder: Path, budget: Budget) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ZOO)}")
-    parser.add_argument("--models", type=Path, help="where their files are, or stay")
+    parser.add_argument("--models", type=Path, help="folder for their files")
     parser.add_argument("--runtime", choices=RUNTIMES, action="append", help="default: all")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15, help="of original and result")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of original and result")
     parser.add_argument("--seconds", type=float, default=20.0, help="for all rounds of a row")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(ZOO):

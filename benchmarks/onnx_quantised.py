@@ -1,15 +1,15 @@
-"""Quantised models before and after their transposed convolutions are rewritten.
+"""Quantized models before and after their transposed convolutions are rewritten.
 
     python benchmarks/onnx_quantised.py [--models FSRCNN,U-Net] [--threads 2,1] [--seconds 2]
 
-Five models at the size at which they are used, with random weights, are quantised by ONNX Runtime's
-tools (uint8 activations, int8 weights, per channel where the tools can), rewritten (`sub_pixel`,
-and its form `polyphase`), and compared and timed in ONNX Runtime and OpenVINO, interleaved. The
-time is the fastest call of each: what disturbs a machine only makes calls slower. ONNX Runtime's
-threads do not spin here, for a session's spinning threads would take the cores from the next one.
+Five models of realistic size with random weights are quantized by ONNX Runtime's tools (uint8
+activations, int8 weights, per channel where the tools can), rewritten (`sub_pixel`, and its form
+`polyphase`), compared, and timed in turn in ONNX Runtime and OpenVINO. The fastest call counts,
+since disturbances only make calls slower. ONNX Runtime's threads do not spin here: they would take
+the cores from the next session.
 
-`unequal` is the part of the output that differs from the original's in ONNX Runtime, and by how
-much at most, over the largest value.
+`unequal` is the part of the output that differs from the original's in ONNX Runtime, and the
+largest difference over the largest value.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ RUNTIMES = {"ONNX Runtime": in_onnxruntime, "OpenVINO": in_openvino}
 
 
 def fastest(runners: list[Runner], seconds: float) -> list[float]:
-    """Milliseconds of the fastest call of each, interleaved."""
+    """Return the milliseconds of each runner's fastest call; runners take turns."""
     for run in runners:
         run()
     best = [np.inf] * len(runners)
@@ -78,11 +78,11 @@ def fastest(runners: list[Runner], seconds: float) -> list[float]:
     return [1e3 * one for one in best]
 
 
-def difference(wanted: np.ndarray, found: np.ndarray) -> str:
-    """The part of the output that differs, and the largest difference over the largest value."""
-    apart = np.abs(wanted - found)
+def difference(wanted: np.ndarray, result: np.ndarray) -> str:
+    """Return the part of the output that differs, and the largest relative difference."""
+    error = np.abs(wanted - result)
     largest = np.abs(wanted).max()
-    return f"{100 * (apart > 1e-6 * largest).mean():.2g} %, {100 * apart.max() / largest:.2g} %"
+    return f"{100 * (error > 1e-6 * largest).mean():.2g} %, {100 * error.max() / largest:.2g} %"
 
 
 def rows(kind: str, threads: list[int], seconds: float) -> list[str]:
@@ -94,7 +94,7 @@ def rows(kind: str, threads: list[int], seconds: float) -> list[str]:
         assert "ConvTranspose" not in [node.op_type for node in models[-1].graph.node]
     wanted, *found = (in_onnxruntime(model, given, 1)() for model in models)
     unequal = difference(wanted, found[0])
-    print(f"{kind}: models made", file=sys.stderr, flush=True)
+    print(f"{kind}: models are ready", file=sys.stderr, flush=True)
     made = []
     for runtime, runner in RUNTIMES.items():
         for count in threads:
@@ -105,7 +105,7 @@ def rows(kind: str, threads: list[int], seconds: float) -> list[str]:
 
 
 def main() -> None:
-    logging.disable(logging.WARNING)  # of the quantiser: it advises to optimise the model first
+    logging.disable(logging.WARNING)  # the quantizer advises optimizing the model first
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(KINDS))
     parser.add_argument("--threads", default="2,1")

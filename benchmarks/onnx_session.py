@@ -1,13 +1,13 @@
-"""`upconv.onnx.Session` beside ONNX Runtime's own session, model by model.
+"""`upconv.onnx.Session` compared with ONNX Runtime's own session, model by model.
 
     pip install transformers monai onnxscript
     python benchmarks/onnx_session.py --models DIR       # all models; names and --threads choose
 
-The models are those of `onnx_zoo`, kept in DIR (a temporary folder where none is given). What a
-session measured of itself is not believed: it and ONNX Runtime's InferenceSession, on as many
-threads, take turns here, and the best of all rounds counts. "share" is the part of the original's
-time that ONNX Runtime's profiler finds in ConvTranspose; the mean is of the models in which that is
-10 % or more. "error" is the largest difference of the results, over the largest value.
+The models are those of `onnx_zoo`, kept in DIR (default: a temporary folder). A session's own
+measurements are not used: it and ONNX Runtime's InferenceSession, on as many threads, take turns
+here, and the best round counts. "share" is the part of the original's time that ONNX Runtime's
+profiler finds in ConvTranspose; the mean covers the models with 10 % or more. "error" is the
+largest difference of the results, over the largest value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def options(threads: int) -> onnxruntime.SessionOptions:
 
 
 def share(path: Path, feeds: Arrays, threads: int) -> float:
-    """The part of the time that ONNX Runtime spends in ConvTranspose."""
+    """Return the part of the time that ONNX Runtime spends in ConvTranspose."""
     with tempfile.TemporaryDirectory() as folder:
         profiling = options(threads)
         profiling.enable_profiling = True
@@ -63,7 +63,7 @@ def share(path: Path, feeds: Arrays, threads: int) -> float:
 
 
 def interleaved(calls: list[Callable[[], object]], seconds: float) -> list[list[float]]:
-    """Milliseconds of the best call of each turn; who is first changes from round to round."""
+    """Return milliseconds of the best call in each turn; each round has another order."""
     found: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
@@ -82,7 +82,7 @@ def interleaved(calls: list[Callable[[], object]], seconds: float) -> list[list[
 
 
 def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool) -> list[object]:
-    """The cells of a row."""
+    """Return the cells of a row."""
     feeds = example(name)
     plain = onnxruntime.InferenceSession(path, options(threads))
     start = time.perf_counter()
@@ -113,7 +113,7 @@ def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool)
 
 
 def require_layers(name: str, session: Session, feeds: Arrays) -> None:
-    """Raise `EngineError` unless upconv computes all layers that the report says it does."""
+    """Raise `EngineError` unless upconv computes all layers that the report says it computes."""
     compute = Kernel.compute
     with mock.patch.object(Kernel, "compute", autospec=True, side_effect=compute) as computed:
         session.run(None, feeds)
@@ -132,10 +132,10 @@ HEADS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ZOO)}")
-    parser.add_argument("--models", type=Path, help="where the files stay")
+    parser.add_argument("--models", type=Path, help="folder for their files")
     parser.add_argument("--threads", type=int, nargs="*", default=[2, 1])
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one row")
-    parser.add_argument("--verbose", action="store_true", help="print what was decided")
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for one row")
+    parser.add_argument("--verbose", action="store_true", help="print each session's report")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(ZOO):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(ZOO)}")

@@ -1,15 +1,15 @@
 """Real architectures exported from PyTorch to ONNX: the models of docs/onnx-optimize.md.
 
-    pip install transformers monai onnxscript     # what is missing is left out, and said
+    pip install transformers monai onnxscript     # missing ones are reported
     python benchmarks/onnx_zoo.py --models DIR    # all models; names choose some
 
-Weights are random, the same every time, and scaled layer by layer until each layer's result has
-unit variance (`enliven`): an untrained network dies out within a few layers, and a wrong
-deconvolution would then not show in its output. Batch norms get statistics, and biases values, that
-folding must not lose. Every file is checked: ONNX Runtime computes what PyTorch computes.
+Weights are random but reproducible. `enliven` scales them so that each layer's result has unit
+variance: in an untrained network values vanish within a few layers, and a wrong deconvolution would
+not show in the output. Batch norms have statistics, and biases values, that folding must preserve.
+Every file is checked: ONNX Runtime and PyTorch must agree.
 
-`ZOO` is the table; `stored` makes a row's file, `example` its inputs. Files go to the folder asked
-for and nowhere else.
+`ZOO` is the table; `stored` makes a model's file, `example` its inputs. Files are written only to
+the given folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from volume_models import dynunet, unet
 
 
 class Taken(nn.Module):
-    """What a function makes of parts of a model: for exports that are not one module's call."""
+    """A function of several parts of a model, for exports that are not one module's call."""
 
     def __init__(self, call: Callable[..., torch.Tensor], **parts: nn.Module) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Taken(nn.Module):
 
 
 def mimi_decoder() -> nn.Module:
-    """Mimi's decoder: a grouped up-sampling, a transformer, and convolutions."""
+    """Build Mimi's decoder: a grouped up-sampling, a transformer, and convolutions."""
     from transformers import MimiConfig, MimiModel
 
     def decode(parts: nn.ModuleDict, latents: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def vitpose_head() -> nn.Module:
 
 
 def depth_anything_neck() -> nn.Module:
-    """Depth Anything's neck and head (small), on a backbone's four layers of 18 x 18 patches."""
+    """Build Depth Anything's small neck and head, for four backbone layers of 18 x 18 patches."""
     from transformers import DepthAnythingConfig
     from transformers.models.depth_anything import modeling_depth_anything as modeling
 
@@ -102,7 +102,7 @@ def depth_anything_neck() -> nn.Module:
 
 
 def text_detector() -> nn.Module:
-    """PP-OCRv5's mobile text detector: backbone, neck, and a head that up-samples twice."""
+    """Build PP-OCRv5's mobile text detector: backbone, neck, and a head that up-samples twice."""
     from transformers import PPOCRV5MobileDetConfig, PPOCRV5MobileDetForObjectDetection
 
     def detect(parts: nn.ModuleDict, image: torch.Tensor) -> torch.Tensor:
@@ -119,9 +119,9 @@ def monai_unet2d() -> nn.Module:
 
 @dataclass(frozen=True)
 class Entry:
-    """A model: how it is built, its inputs' shapes, where its code is from, how it is exported.
+    """A model: its builder, its inputs' shapes, the source of its code, and its export options.
 
-    `dynamo` picks the newer exporter; `dynamic` names the axes of the first input that stay open.
+    `dynamo` selects the newer exporter; `dynamic` names the dynamic axes of the first input.
     """
 
     build: Callable[[], nn.Module]
@@ -173,7 +173,7 @@ ZOO = {
 
 
 def example(name: str) -> Arrays:
-    """Standard normal float32 inputs of a model, by name; the same every time."""
+    """Return reproducible standard normal float32 inputs of a model, by name."""
     generator = np.random.default_rng(1)
     return {
         name: generator.standard_normal(shape, np.float32)
@@ -183,7 +183,7 @@ def example(name: str) -> Arrays:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what the exporters print and warn of; what they raise stays."""
+    """Silence the exporters' output and warnings, but not their errors."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -194,7 +194,7 @@ def quiet() -> Iterator[None]:
 
 
 def export(name: str, path: Path) -> np.ndarray:
-    """Write a model's file, whole or not at all, and return what PyTorch makes of its example."""
+    """Write a model's file atomically, and return PyTorch's result for its example."""
     entry, part = ZOO[name], path.with_suffix(".part")
     torch.manual_seed(0)
     try:
@@ -211,7 +211,7 @@ def export(name: str, path: Path) -> np.ndarray:
 
 
 def _words(entry: Entry) -> dict[str, object]:
-    """What an entry's exporter is told beside the model and its inputs."""
+    """Return the exporter's keywords for an entry."""
     words: dict[str, object] = {
         "input_names": list(entry.inputs),
         "output_names": ["result"],
@@ -229,7 +229,7 @@ def _words(entry: Entry) -> dict[str, object]:
 
 
 def stored(name: str, folder: Path) -> Path:
-    """A model's file in a folder, made if it is not there yet."""
+    """Return a model's file in a folder, made if it does not exist yet."""
     path = folder / f"{name}.onnx"
     if not path.exists():
         export(name, path)
@@ -237,11 +237,11 @@ def stored(name: str, folder: Path) -> Path:
 
 
 _TOLERANCE = 1e-3
-"""Relative to the largest value; float32 through some hundred layers, with other orders of sums."""
+"""Relative to the largest value: float32, about a hundred layers, other orders of summation."""
 
 
 def describe(name: str, path: Path, expected: np.ndarray) -> float:
-    """Print what a file holds, and how far ONNX Runtime is from PyTorch, which is returned."""
+    """Print a file's contents and ONNX Runtime's difference from PyTorch; return the latter."""
     model, entry = onnx.load(path), ZOO[name]
     inputs = ", ".join(f"{key} {'x'.join(map(str, s))}" for key, s in entry.inputs.items())
     opset = next(item.version for item in model.opset_import if not item.domain)
@@ -252,7 +252,7 @@ def describe(name: str, path: Path, expected: np.ndarray) -> float:
         f"{len(model.graph.node)} nodes, {len(layers)} ConvTranspose, "
         f"{path.stat().st_size / 1e6:.1f} MB\n  inputs {inputs}"
         f"{f', open {sorted(entry.dynamic.values())}' if entry.dynamic else ''}\n"
-        f"  result's deviation {expected.std():.2g}, error of ONNX Runtime {wrong:.1e}"
+        f"  standard deviation {expected.std():.2g}, error of ONNX Runtime {wrong:.1e}"
     )
     print("".join(f"  {layer}\n" for layer in layers), end="", flush=True)
     return wrong
@@ -261,7 +261,7 @@ def describe(name: str, path: Path, expected: np.ndarray) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ZOO)}")
-    parser.add_argument("--models", type=Path, help="where the files stay")
+    parser.add_argument("--models", type=Path, help="folder for their files")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(ZOO):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(ZOO)}")

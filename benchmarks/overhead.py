@@ -1,10 +1,10 @@
-"""What a warm call costs above the engine's own work, in microseconds.
+"""The overhead of a warm call over the engine's own work, in microseconds.
 
     python benchmarks/overhead.py [--rounds 2000] [--json]
 
-The engine's own work is taken to be nothing: a null engine whose primitive returns at once stands
-in for it, so that what is left is looking at the arguments, finding the primitive and allocating
-the result. Each figure is the median of many rounds of 50 calls. Targets: `conv_transpose` under 6,
+A null engine, whose primitive returns at once, replaces the real one. What remains is checking the
+arguments, finding the primitive and allocating the result. Each figure is the median of many rounds
+of 50 calls. Targets: `conv_transpose` under 6,
 its gradients under 15 (a third of it NumPy's, for the bias), `Plan` under 2.5.
 """
 
@@ -23,7 +23,7 @@ from upconv.testing import require_engine
 
 
 class NullPrimitive:
-    """Does nothing."""
+    """A primitive that does nothing."""
 
     workspace_bytes = 0
     resident_bytes = 0
@@ -59,7 +59,7 @@ class NullEngine:
 
 
 def median_microseconds(call: Callable[[], object], rounds: int, calls: int = 50) -> float:
-    """The median over rounds of the mean time of a call."""
+    """Return the median over rounds of a call's mean time."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -84,7 +84,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "conv_transpose, tuples": lambda: upconv.conv_transpose(
             x, w, b, stride=(2, 2), padding=((1, 1), (1, 1)), engine=engine
         ),
-        "... with all there is": lambda: upconv.conv_transpose(
+        "... with all arguments": lambda: upconv.conv_transpose(
             x,
             w,
             b,

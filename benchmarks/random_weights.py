@@ -1,8 +1,8 @@
-"""Random weights for PyTorch models that let every layer show in the result.
+"""Random weights for PyTorch models, with which every layer affects the result.
 
-An untrained network dies out within a few layers: a wrong layer would then not show in the
-output. `enliven` scales the weights layer by layer, until each layer's result has unit variance.
-Batch norms get statistics, and biases values, that folding must not lose.
+In an untrained network values vanish within a few layers, and a wrong layer would not show in the
+output. `enliven` scales the weights layer by layer so that each layer's result has unit variance.
+Batch norms have statistics, and biases values, that folding must preserve.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 def unsettle(model: nn.Module) -> None:
-    """Give what PyTorch starts at one constant, biases and norms, values that matter."""
+    """Randomize the biases and norms, which PyTorch initializes to constants."""
     for layer in model.modules():
         for name in ("bias", "weight") if isinstance(layer, _NORMS) else ("bias",):
             if isinstance(tensor := getattr(layer, name, None), torch.Tensor):
@@ -35,7 +35,7 @@ def enliven(model: nn.Module, inputs: list[torch.Tensor]) -> None:
             return None
         done.add(layer)
         factor = 1 / result.std().clamp_min(1e-6)
-        # Assigned, not written into: a weight may be a parametrization's result.
+        # Assigned, not changed in place: a weight may be a parametrization's result.
         layer.weight = _like(layer.weight, factor * layer.weight)
         if layer.bias is not None:
             layer.bias.mul_(factor)

@@ -1,13 +1,13 @@
-"""Decoders of audio in chunks of 20 ms beside the same layers on the whole: docs/streaming.md.
+"""Audio decoders in chunks of 20 ms against the same layers on the whole input: docs/streaming.md.
 
     python benchmarks/streaming.py [--seconds 2] [--rounds 5] [--threads 1]
 
 Two stacks with random weights: the generator of HiFi-GAN V1 (22.05 kHz, hop 256: upsamplings by 8,
 8, 2, 2, after each the mean of three residual blocks of six convolutions), and the decoder of
 EnCodec (24 kHz, hop 320: causal upsamplings by 8, 5, 4, 2, after each one residual block; without
-its LSTM, and with leaky ReLU for ELU). A chunk is as many frames as 20 ms complete, 1 or 2. Whole
-and chunks take turns, and the least time of each counts: processor time of one thread, or the
-wall-clock time of several. The bits of both are compared.
+its LSTM, and with leaky ReLU for ELU). A chunk is the frames that 20 ms complete, 1 or 2. Whole and
+chunked runs take turns, and the shortest time of each counts: processor time on one thread,
+wall-clock time on several. Their results are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def conv(c: int, f: int, kernel: int, dilation: int = 1, **more: Any) -> upconv.
 
 
 def residual(c: int, kernel: int, dilation: int, more: dict[str, Any]) -> Any:
-    """x + conv(leaky(conv(leaky(x))))."""
+    """Return the stream of x + conv(leaky(conv(leaky(x))))."""
     first = conv(c, c, kernel, dilation, activation=_LEAKY, **more)
     return add((), (_LEAKY, first, conv(c, c, kernel, **more)))
 
 
 def hifi_gan(threads: int, length: int) -> Any:
-    """(chain, channels in, samples per second, samples per frame)."""
+    """Return (chain, input channels, samples per second, samples per frame) of HiFi-GAN."""
     more: dict[str, Any] = {"threads": threads, "length": length}
     stages: list[Any] = [conv(80, 512, 7, **more)]
     c = 512
@@ -65,7 +65,7 @@ def hifi_gan(threads: int, length: int) -> Any:
 
 
 def encodec(threads: int, length: int) -> Any:
-    """The same of the other one."""
+    """Return the same for EnCodec."""
     more: dict[str, Any] = {"threads": threads, "length": length}
     stages: list[Any] = [conv(128, 512, 7, padding=((6, 0),), **more)]
     c = 512
@@ -79,7 +79,7 @@ def encodec(threads: int, length: int) -> Any:
 
 
 def chunks(frames: int, per_second: float) -> list[slice]:
-    """Every 20 ms those frames that are complete."""
+    """Return slices of the frames that are complete after every 20 ms."""
     ends = [int(0.02 * per_second * i) for i in range(1, int(frames / per_second / 0.02) + 2)]
     ends = [min(end, frames) for end in ends]
     return [slice(a, b) for a, b in zip([0, *ends], [*ends, frames], strict=False) if b > a]
@@ -119,7 +119,7 @@ def main() -> None:
                     each.append(took)
                 took, z = seconds(decoder.finish, clock)
                 streamed = min(streamed, sum(each) + took)
-                slowest = min(slowest, max(each[10:]))  # the first ones prepare windows
+                slowest = min(slowest, max(each[10:]))  # the first chunks prepare windows
                 assert np.concatenate(y, -1).tobytes() == np.concatenate([*parts, z], -1).tobytes()
             print(
                 f"| {name}, {kernels} kernels | {decoder.latency} samples ="

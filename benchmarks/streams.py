@@ -2,11 +2,11 @@
 
     python benchmarks/streams.py [--rounds 5] [--threads 1 2] [--chunks 10 20 40 100]
 
-Without state a chunk is computed with the receptive field on both sides, and the results there are
-discarded. ONNX Runtime does so, as people do today, and `upconv.onnx.stream` carries state. Both
-read one file with random weights, take turns, and return the same samples, which is checked. A
-chunk is as many frames of 11.6 ms as its milliseconds begin. First audio is the time to the first
-samples of a new stream whose programs are prepared: computing, and the audio that has to be there.
+Without state, a chunk is computed with the receptive field on both sides, and the results there are
+discarded, as people do today. ONNX Runtime runs so here; `upconv.onnx.stream` carries state. Both
+read the same file with random weights, take turns, and must return the same samples. A chunk's
+length is rounded up to whole frames of 11.6 ms. First audio is the time to the first samples of a
+new stream with prepared programs: computing, and waiting for input.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from audio_models import HiFiGan
 from upconv.onnx import stream
 
 RATE, HOP, BANDS, FIELD = 22_050, 256, 80, 13
-"""Samples per second and frame, bands, and frames that a result reads on either side."""
+"""Samples per second, samples per frame, bands, and frames read on either side of a result."""
 FRAMES = 60
 Pushed = list[tuple[float, np.ndarray[Any, Any]]]
 
 
 def exported(path: Path) -> None:
-    """Write the model."""
+    """Write the model to a file."""
     torch.manual_seed(0)
     axes = {"input_names": ["mel"], "dynamic_axes": {"mel": {2: "frames"}}}
     with onnx_zoo.quiet():
@@ -47,14 +47,14 @@ def timed(run: Any) -> tuple[float, np.ndarray[Any, Any]]:
 
 
 def by_stream(speech: Any, mel: np.ndarray[Any, Any], chunk: int) -> Pushed:
-    """Seconds and samples of each push, and of the end."""
+    """Return the seconds and samples of each push and of the end."""
     speech.reset()
     cuts = [mel[..., i : i + chunk] for i in range(0, FRAMES, chunk)]
     return [timed(lambda c=c: speech.push(c)) for c in cuts] + [timed(speech.finish)]
 
 
 def by_overlap(session: Any, mel: np.ndarray[Any, Any], chunk: int) -> Pushed:
-    """The same of runs on chunks with the frames around them."""
+    """Return the same for runs on overlapping chunks."""
     parts = []
     for first in range(0, FRAMES, chunk):
         begin, stop = max(0, first - FIELD), min(FRAMES, first + chunk)
@@ -66,14 +66,14 @@ def by_overlap(session: Any, mel: np.ndarray[Any, Any], chunk: int) -> Pushed:
 
 
 def first_audio(parts: Pushed, chunk: int, ahead: int) -> float:
-    """Milliseconds from the first frame to the first samples: waiting for frames, and computing."""
+    """Return milliseconds from the first frame to the first samples: waiting and computing."""
     number = next(i for i, (_, y) in enumerate(parts) if y.size)
     frames = max((number + 1) * chunk, ahead)
     return frames * HOP / RATE * 1e3 + parts[number][0] * 1e3
 
 
 def rows(path: Path, threads: int, milliseconds: list[int], rounds: int) -> None:
-    """Print the rows of a number of threads."""
+    """Print the rows for a number of threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options)

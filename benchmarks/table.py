@@ -1,12 +1,12 @@
-"""The table of docs/benchmarks.md from what `upconv bench` printed as JSON, once or several times.
+"""The table of docs/benchmarks.md, from one or several JSON documents of `upconv bench`.
 
     upconv bench --threads 2 --output-format json > first.json
     upconv bench --threads 2 --output-format json > second.json
     python benchmarks/table.py first.json second.json
 
-With several files the best time of each candidate counts: a pool of threads that was badly placed
-on the cores of a small machine may stay so for a whole bench. Efficiency is the roofline time,
-which is the least that this machine allows, over the best time.
+With several files the best time of each candidate counts: on a small machine, a thread pool that is
+badly placed on the cores may stay so for a whole run. Efficiency is the roofline time, the shortest
+that this machine allows, over the best time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def place_of(layer: dict) -> Place:
 
 
 def best_times(documents: list[dict]) -> dict[Place, dict[str, float]]:
-    """Place -> candidate -> milliseconds."""
+    """Return milliseconds by place and candidate."""
     best: dict[Place, dict[str, float]] = {}
     for document in documents:
         for layer in document["layers"]:
@@ -41,14 +41,14 @@ def best_times(documents: list[dict]) -> dict[Place, dict[str, float]]:
     return best
 
 
-def floors(documents: list[dict]) -> dict[Place, float]:
-    """Place -> milliseconds that the highest ceilings of all benches allow."""
+def roofline_times(documents: list[dict]) -> dict[Place, float]:
+    """Return the roofline time in milliseconds by place, from the highest measured roofline."""
     lowest: dict[Place, float] = {}
     for document in documents:
         for layer in document["layers"]:
             if layer.get("roofline_seconds"):
-                place, floor = place_of(layer), layer["roofline_seconds"] * 1e3
-                lowest[place] = min(floor, lowest.get(place, math.inf))
+                place, roofline = place_of(layer), layer["roofline_seconds"] * 1e3
+                lowest[place] = min(roofline, lowest.get(place, math.inf))
     return lowest
 
 
@@ -60,12 +60,12 @@ def geometric_mean(ratios: list[float]) -> str:
 def main() -> None:
     documents = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
     if any(document.get("faults") for document in documents):
-        sys.exit("a bench has faults: a wrong result, or a line by another engine than it says")
-    best, floor = best_times(documents), floors(documents)
+        sys.exit("a benchmark has faults: a wrong result, or a layer computed by another engine")
+    best, roofline = best_times(documents), roofline_times(documents)
     present = [name for name in ENGINES if any(name in times for times in best.values())]
     columns = [name for name in COLUMNS if name not in ENGINES or name in present]
     efficiencies = [
-        {e: floor[place] / times[e] for e in present if e in times and place in floor}
+        {e: roofline[place] / times[e] for e in present if e in times and place in roofline}
         for place, times in best.items()
     ]
     lines = [["layer", "input", *columns, *(f"{engine} efficiency" for engine in present)]]

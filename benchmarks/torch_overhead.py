@@ -1,10 +1,10 @@
-"""What a call through PyTorch's face costs above the engine's own work, in microseconds.
+"""The overhead of a call through `upconv.torch` over the engine's own work, in microseconds.
 
     python benchmarks/torch_overhead.py [--rounds 400]
 
-As in `overhead.py` a null engine stands in for the engine. PyTorch's own module is there for
-comparison, on a layer of one channel and one position: nearly no work. `Plan` on arrays is what
-the engine's own checks cost.
+As in `overhead.py`, a null engine replaces the real one. PyTorch's own module is timed for
+comparison, on a layer of one channel and one position: nearly no work. `Plan` on arrays shows the
+overhead without the front end.
 """
 
 from __future__ import annotations

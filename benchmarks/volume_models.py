@@ -1,6 +1,6 @@
-"""Segmentation networks for volumes: one written here, the others of MONAI.
+"""Segmentation networks for volumes: one is written here, the others are MONAI's.
 
-`MODELS` is the part of the table of models.py that makes volumes.
+`MODELS` has the volume models of the table in models.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PlainUNet(nn.Module):
         self.last = nn.Conv3d(widths[0], classes, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (N, 1, D, H, W), multiples of 8; out comes (N, classes, D, H, W)."""
+        """x: (N, 1, D, H, W), multiples of 8. Returns (N, classes, D, H, W)."""
         skips = []
         for down in self.down:
             x = down(x)

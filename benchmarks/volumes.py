@@ -1,11 +1,11 @@
-"""A volume larger than memory upsampled from zarr to zarr, and how much memory that takes.
+"""A volume larger than memory, upsampled from zarr to zarr, and the memory that this takes.
 
     python benchmarks/volumes.py [--folder .] [--gigabytes 4] [--threads 2]
 
-Writes a float32 volume of 1/8 of so many gigabytes in chunks of 128 x 128 x 128, upsamples it by 2
-along every axis (4 x 4 x 4 taps, padding 1), and stores the result in chunks of 256 x 256 x 256.
-The work is done in a process of its own, whose greatest resident memory is told; blocks of the
-result are compared with the same blocks computed from what they read. The folder is emptied again.
+Writes a float32 volume of 1/8 of --gigabytes in chunks of 128 x 128 x 128, upsamples it by 2 along
+every axis (4 x 4 x 4 taps, padding 1), and stores the result in chunks of 256 x 256 x 256. The work
+is done in a separate process, whose peak resident memory is printed. Some blocks of the result are
+compared with the same blocks computed alone. The folder is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 _CHUNK = 128
 
 
-def written(path: Path, sizes: tuple[int, ...]) -> None:
-    """Random numbers, a chunk at a time."""
+def write(path: Path, sizes: tuple[int, ...]) -> None:
+    """Write random numbers, a chunk at a time."""
     import zarr
 
     stored = zarr.open(
@@ -40,8 +40,8 @@ def weight() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((1, 1, 4, 4, 4), np.float32)
 
 
-def upsample(source: str, target: str, threads: int, told: multiprocessing.Queue) -> None:
-    """The work, lazily until `to_zarr`."""
+def upsample(source: str, target: str, threads: int, reports: multiprocessing.Queue) -> None:
+    """Upsample the volume, lazily until `to_zarr`, and report times and memory."""
     import dask
     import dask.array as da
 
@@ -54,13 +54,13 @@ def upsample(source: str, target: str, threads: int, told: multiprocessing.Queue
     with dask.config.set(scheduler="threads", num_workers=threads):
         y.to_zarr(target)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    told.put(
+    reports.put(
         (built, time.perf_counter() - start, before * 1024, most * 1024, y.nbytes, y.npartitions)
     )
 
 
 def checked(source: str, target: str) -> int:
-    """How many blocks, across chunks, have the bits of the same layer on what they read."""
+    """Check that blocks across chunks equal the same layer on their inputs; return their number."""
     import zarr
 
     import upconv
@@ -80,43 +80,41 @@ def checked(source: str, target: str) -> int:
         parts = [axis.part(*span) for axis, span in zip(whole, spans, strict=True)]
         reads = tuple(slice(r.start, r.stop) for _, r in parts)
         crops = tuple((axis.crop_begin, axis.crop_end) for axis, _ in parts)
-        own = upconv.conv_transpose(
+        expected = upconv.conv_transpose(
             np.asarray(x[(slice(None), slice(None), *reads)]), weight(),
             stride=2, padding=crops, engine=engine,
         )  # fmt: skip
         place = tuple(slice(*span) for span in spans)
-        found = np.asarray(y[(slice(None), slice(None), *place)])
-        assert own.tobytes() == found.tobytes()
+        block = np.asarray(y[(slice(None), slice(None), *place)])
+        assert expected.tobytes() == block.tobytes()
     return 8
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--gigabytes", type=float, default=4, help="of the result")
+    parser.add_argument("--gigabytes", type=float, default=4, help="size of the result")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
     planes = max(1, round(asked.gigabytes * 1e9 / 32 / (512 * 512) / _CHUNK)) * _CHUNK
     folder = Path(tempfile.mkdtemp(prefix="upconv-volumes-", dir=asked.folder))
     try:
         source, target = folder / "x.zarr", folder / "y.zarr"
-        written(source, (planes, 512, 512))
+        write(source, (planes, 512, 512))
         context = multiprocessing.get_context("spawn")
-        told = context.Queue()
+        reports = context.Queue()
         work = context.Process(
-            target=upsample, args=(str(source), str(target), asked.threads, told)
+            target=upsample, args=(str(source), str(target), asked.threads, reports)
         )
         work.start()
-        built, total, before, most, nbytes, tasks = told.get()
+        built, total, before, most, nbytes, tasks = reports.get()
         work.join()
         print(f"volume {planes} x 512 x 512, {planes * 512 * 512 * 4 / 1e9:.2f} GB in zarr")
         print(f"result {nbytes / 1e9:.2f} GB in {tasks} chunks, graph built in {built:.2f} s")
         print(f"computed and stored in {total:.1f} s, {asked.threads} threads")
+        print(f"peak resident memory {most / 1e9:.2f} GB, of which {before / 1e9:.2f} GB before")
         print(
-            f"greatest resident memory {most / 1e9:.2f} GB, of which {before / 1e9:.2f} GB before"
-        )
-        print(
-            f"{checked(str(source), str(target))} blocks across chunks have the bits of the layer"
+            f"{checked(str(source), str(target))} blocks across chunks equal the layer bit for bit"
         )
     finally:
         shutil.rmtree(folder)

@@ -1,23 +1,23 @@
-"""Winograd's algorithm beside direct sums, in our own kernels: which tiles gain, and how much.
+"""Winograd's algorithm against direct sums in upconv's kernels: the speed-up of each tile.
 
     python benchmarks/winograd.py [--threads 2] [--seconds 0.2] [--layout NCX] [--only NAME,...]
                                   [--layers A.json B.json | --vocoders]
                                   [--detail] [--listed] [--steps] [--errors]
 
-For every layer "direct" and each choice of tiles run in turn on the same float32 arrays, weights
-packed beforehand; the least time of each counts. `gain` is our direct kernel over the best tile;
-`auto` what `algorithm="direct"` takes, perhaps another engine's, over what "auto" takes; `effic.`
-the roofline time of the direct algorithm over the best time: above 1 no direct algorithm could be.
-Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
-positions along each axis (256 in one dimension), and for ordinary convolutions of three taps.
+For every layer, "direct" and each choice of tiles run in turn on the same float32 arrays, with
+weights packed beforehand; the shortest time of each counts. `gain` is the time of our direct kernel
+over that of the best tile. `auto` is the time of `algorithm="direct"`, on any engine, over that of
+"auto". `effic.` is the direct roofline time over the best time; no direct algorithm can exceed 1.
+Geometric means follow for layers with k = 2s, at least 64 channels on both sides and 16 positions
+along each axis (256 in one dimension), and for ordinary convolutions of three taps.
 
-`--listed` times "direct" and "auto" alone. `--steps` leaves out one step of each block after the
-other, for tiles that "auto" may take: packing rows, transforms, products, inverse, storing results.
-`--errors` measures rounding instead: against float64, by tile and by the number of channels that
-are added up, the root of the mean square, and beside it that of direct sums.
+`--listed` times only "direct" and "auto". `--steps` omits one step of each block at a time, for
+tiles that "auto" may choose: packing rows, transforms, products, inverse, storing results.
+`--errors` measures rounding errors against float64 instead: the root mean square, by tile and
+number of summed channels, and its ratio to that of direct sums.
 
 A layers file has {"layers": [{"name", "n", "ic", "oc", "size", "k", "s", "p", "op", "d", "g",
-"conv"}]}; without one the layers below are taken.
+"conv"}]}; the default is the layers below.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Run = Callable[[], None]
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as PyTorch writes it; `conv` for an ordinary convolution."""
+    """A layer in PyTorch's terms; `conv`: whether it is an ordinary convolution."""
 
     name: str
     n: int
@@ -74,7 +74,7 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """The class of layers it is counted in."""
+        """The class of layers whose mean includes it."""
         wide = min(self.ic, self.oc) // self.g >= 64
         large = math.prod(self.size) >= 256 and (len(self.size) == 1 or min(self.size) >= 16)
         if not (wide and large and self.d == 1):
@@ -112,7 +112,7 @@ LAYERS = (
 
 
 def vocoders() -> tuple[Layer, ...]:
-    """Residual blocks of HiFi-GAN V1, 32 frames, and of DAC, one second."""
+    """Return residual blocks of HiFi-GAN V1 at 32 frames, and of DAC at one second."""
     hifigan = product(((256, 256), (128, 2048), (64, 4096), (32, 8192)), (3, 7, 11), (1, 3, 5))
     dac = product(((768, 344), (384, 2752), (192, 5504), (96, 11008)), (7,), (1, 3, 9))
     return tuple(
@@ -123,14 +123,14 @@ def vocoders() -> tuple[Layer, ...]:
 
 
 def layers_of(paths: list[Path]) -> tuple[Layer, ...]:
-    """The layers of files, or those above."""
+    """Return the layers in files, or those above."""
     rows = [row for path in paths for row in json.loads(path.read_text())["layers"]]
     given = tuple(Layer(**{**row, "size": tuple(row["size"])}) for row in rows)
     return given or LAYERS
 
 
 def problem_of(layer: Layer, layout: str) -> Problem:
-    """The layer's forward problem, with a bias."""
+    """Return the layer's forward problem, with a bias."""
     plan: Any = upconv.conv_plan if layer.conv else upconv.plan
     lead = (layer.oc, layer.ic // layer.g) if layer.conv else (layer.ic, layer.oc // layer.g)
     kernel = (layer.k,) * len(layer.size)
@@ -141,14 +141,14 @@ def problem_of(layer: Layer, layout: str) -> Problem:
     with plan(
         shape, weight, bias, stride=layer.s, padding=layer.p, dilation=layer.d, groups=layer.g,
         layout=layout, engine="reference", algorithm="direct", **more,
-    ) as made:  # fmt: skip
-        found: Problem = made.problem
-        return found
+    ) as planned:  # fmt: skip
+        problem: Problem = planned.problem
+        return problem
 
 
 @dataclass
 class Candidate:
-    """A way to compute a layer, with its least time so far."""
+    """A way to compute a layer, with its shortest time so far."""
 
     name: str
     primitive: Primitive
@@ -157,7 +157,7 @@ class Candidate:
 
 
 def candidates(problem: Problem, threads: int, *, every: bool = True) -> list[Candidate]:
-    """Direct sums and all tiles, or what "direct" and "auto" take, each with its weight packed."""
+    """Return direct sums and all tiles, or the choices of "direct" and "auto", weights packed."""
     engine: Any = load("jit")
     other = select(problem, None)
     rng = np.random.default_rng(0)
@@ -183,7 +183,7 @@ def candidates(problem: Problem, threads: int, *, every: bool = True) -> list[Ca
 
 
 def timed(some: list[Candidate], seconds: float) -> None:
-    """Rounds of all candidates until each has had its time; those far behind drop out."""
+    """Time all candidates in rounds until time is up; those far behind drop out."""
     end, rounds = time.perf_counter() + seconds * len(some), 0
     while time.perf_counter() < end or rounds < 8:
         rounds += 1
@@ -199,7 +199,7 @@ def timed(some: list[Candidate], seconds: float) -> None:
 
 
 def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[str, float, float]]:
-    """Print a line per layer; its class, and direct sums over the best tile and over "auto"."""
+    """Print a line per layer; yield its class, and the gains of the best tile and of "auto"."""
     limits = measured(args.threads)
     for layer in layers:
         problem = problem_of(layer, args.layout)
@@ -211,13 +211,13 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
         name = choose(problem, "jit", args.threads, Algorithm.AUTO).variant
         auto = next((each for each in tiles if each.name == name), direct)
         best = min(tiles, key=lambda each: each.seconds, default=own)
-        floor = (
+        roofline_seconds = (
             limits.seconds(problem.multiply_adds, problem.nbytes, problem.dtype) if limits else 0
         )
         gains = own.seconds / best.seconds, direct.seconds / auto.seconds
         print(
             f"{layer.name:18} {own.seconds * 1e3:8.3f} {best.seconds * 1e3:8.3f} {gains[0]:6.2f}"
-            f" {gains[1]:6.2f} {floor / min(own.seconds, best.seconds):6.2f}"
+            f" {gains[1]:6.2f} {roofline_seconds / min(own.seconds, best.seconds):6.2f}"
             f"  {best.name.removeprefix('winograd '):22}"
             f" {auto.name.removeprefix('winograd ') or 'direct'}",
             flush=True,
@@ -231,8 +231,8 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
 
 
 def listed(layers: tuple[Layer, ...], args: argparse.Namespace) -> None:
-    """Print what "direct" and "auto" take."""
-    print(f"{'layer':18} {'direct':>8} {'auto':>8} {'ratio':>6}  what auto takes")
+    """Print the times of "direct" and "auto"."""
+    print(f"{'layer':18} {'direct':>8} {'auto':>8} {'ratio':>6}  choice of auto")
     ratios = []
     for layer in layers:
         some = candidates(problem_of(layer, args.layout), args.threads, every=False)
@@ -245,7 +245,7 @@ def listed(layers: tuple[Layer, ...], args: argparse.Namespace) -> None:
             flush=True,
         )
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {len(ratios)} layers")
+    print(f"geometric mean {mean:.2f}, lowest {min(ratios):.2f}, {len(ratios)} layers")
 
 
 STEPS = {
@@ -255,11 +255,11 @@ STEPS = {
     "inverse": ("inverse",),
     "store": ("deliver", "finish"),
 }
-"""The steps of a block, by the functions that do them."""
+"""The steps of a block, and the functions that do them."""
 
 
 def steps(layer: Layer, args: argparse.Namespace) -> None:
-    """Print what each step takes: the time without it less, of what "auto" or the model takes."""
+    """Print the time of each step, by omitting it, for the tile that the model ranks first."""
     problem, engine = problem_of(layer, args.layout), load("jit")
     names = [n for n in variants(engine, problem, args.threads, Algorithm.AUTO) if is_winograd(n)]
     correlation = Correlation.of(problem)
@@ -295,8 +295,8 @@ def steps(layer: Layer, args: argparse.Namespace) -> None:
 
 
 def refused() -> Primitive:
-    """No direct sums."""
-    raise AssertionError("what was computed is not finite")
+    """Fail instead of falling back on direct sums."""
+    raise AssertionError("the result is not finite")
 
 
 HALVES = "F(2,2)*F(2,2)"
@@ -306,11 +306,11 @@ ERRORS = (
     (7, 1, 1, (f"F(1,2)*{HALVES}", f"F(2,2)*{HALVES}", f"F(3,2)*{HALVES}", "F(1,3)*F(3,3)")),
     (11, 1, 1, (f"F(1,3)*{HALVES}", f"F(2,3)*{HALVES}", "F(1,4)*F(3,3)")),
 )
-"""Kernel, stride and axes of layers, and tiles of each axis."""
+"""Kernel, stride and number of axes of layers, and the tiles of each axis."""
 
 
 def errors() -> None:
-    """Print rounding errors of layers with 32 channels made of C."""
+    """Print rounding errors of layers with C input and 32 output channels."""
     engine: Any = load("jit")
     counts = (16, 64, 256, 1024)
     print("tiles    ", *(f"{f'C = {count}':>18}" for count in counts))
@@ -338,7 +338,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=0.2, help="for each candidate of a layer")
+    parser.add_argument("--seconds", type=float, default=0.2, help="time for each candidate")
     parser.add_argument("--layout", default="NCX", choices=("NCX", "NXC"))
     parser.add_argument("--layers", type=Path, nargs="+", default=[])
     parser.add_argument("--vocoders", action="store_true", help="layers of HiFi-GAN and DAC")
@@ -369,7 +369,7 @@ def main() -> None:
             math.exp(sum(map(math.log, each)) / len(each)) for each in zip(*gains, strict=True)
         ]
         print(f"{kind:18} best {means[0]:.2f}, auto {means[1]:.2f}, {len(gains)} layers")
-    print(f"least of auto: {min(auto for _, _, auto in found):.2f}")
+    print(f"lowest gain of auto: {min(auto for _, _, auto in found):.2f}")
 
 
 if __name__ == "__main__":

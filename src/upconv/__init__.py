@@ -142,6 +142,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names except modules whose library is missing, as help() imports them."""
+    """Return the public names. help() imports them, so modules without their library are absent."""
     usable = (name for name, needed in _LAZY_MODULES.items() if not needed or find_spec(needed))
     return [*{*__all__, "geometry", *usable}]

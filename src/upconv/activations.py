@@ -1,6 +1,6 @@
 """The activations of an epilogue, computed in place on NumPy arrays.
 
-gelu is the exact one, x * (1 + erf(x / sqrt 2)) / 2. NumPy has no erf. Python's erf takes 50 ns per
+gelu is exact: x * (1 + erf(x / sqrt 2)) / 2. NumPy has no erf. Python's erf takes 50 ns per
 element, no longer than a rational approximation in NumPy takes in float64.
 """
 
@@ -45,8 +45,8 @@ def apply(activation: Activation, slope: float | Array, values: Array) -> None:
     several = isinstance(slope, np.ndarray)
     operands: list[Any] = [values, slope] if several else [values]
     flags: list[Any] = [["readwrite"], ["readonly"]]
-    with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
-        # Working in pieces keeps temporaries small and in cache, whatever the array's size.
+    with np.errstate(all="ignore"):  # infinity and NaN are valid results
+        # Pieces keep the temporaries small enough for the cache.
         pieces: Any = np.nditer(
             operands, ["external_loop", "buffered"], flags[: len(operands)], buffersize=_PIECE
         )
@@ -56,7 +56,7 @@ def apply(activation: Activation, slope: float | Array, values: Array) -> None:
 
 
 def erf(x: Array) -> Array:
-    """The error function, elementwise, in the dtype of `x`."""
+    """Return the error function of each element, in the dtype of `x`."""
     values = np.ascontiguousarray(x, np.float64).ravel()
     results = np.fromiter(map(math.erf, values.data), np.float64, values.size)
     return results.astype(x.dtype, copy=False).reshape(x.shape)

@@ -44,14 +44,14 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
         raise ArgumentError(argument, got, expected, _ONE_EACH)
     if isinstance(value, list | tuple) and depth:
         return tuple(frozen(f"{argument}[{i}]", entry, depth - 1) for i, entry in enumerate(value))
-    return _whole(argument, value, "an int, or a tuple of ints", _CONVERT)
+    return _as_int(argument, value, "an int, or a tuple of ints", _CONVERT)
 
 
 _CONVERT = "Convert it with int() if it is a whole number."
 
 
-def _whole(argument: str, value: object, expected: str, remedy: str) -> int:
-    """`value` as an int. Booleans are refused: True is never meant as an integer argument."""
+def _as_int(argument: str, value: object, expected: str, remedy: str) -> int:
+    """Return `value` as an int. Booleans are refused: True is never meant as an integer."""
     if type(value) is int:
         return value
     if not isinstance(value, bool | np.bool_):
@@ -68,8 +68,8 @@ def integer(
     remedy: str = "",
     kind: type[ArgumentError] = ArgumentError,
 ) -> int:
-    """`value` as an int; `DTypeError` if it is not an integer, `kind` if outside [low, high]."""
-    number = _whole(argument, value, "an integer", remedy)
+    """Return `value` as an int; raise `DTypeError` for other types, `kind` outside [low, high]."""
+    number = _as_int(argument, value, "an integer", remedy)
     if low <= number <= high:
         return number
     bound = f"<= 2**48 = {LIMIT}" if number > high else f">= {low}"
@@ -80,7 +80,7 @@ def integer(
 def number(
     argument: str, value: object, low: float = -inf, high: float = inf, remedy: str = ""
 ) -> float:
-    """A finite number within bounds, as a float; `DTypeError` if it is not a number."""
+    """Return a finite number within bounds, as a float; `DTypeError` if it is not a number."""
     expected = "a finite number"
     if low > -inf:
         expected += f" from {low:g} to {high:g}" if isfinite(high) else f" >= {low:g}"
@@ -89,7 +89,7 @@ def number(
         raise DTypeError(argument, got, expected, remedy)
     try:
         result = float(value)
-    except OverflowError:  # an int that no float holds
+    except OverflowError:  # an int too large for a float
         result = inf
     if not isfinite(result) or not low <= result <= high:
         raise ArgumentError(argument, brief(value), expected, remedy)
@@ -97,7 +97,7 @@ def number(
 
 
 def integer_variable(variable: str, low: int, high: int) -> int | None:
-    """The integer in an environment variable; None if it is unset or blank."""
+    """Return the integer in an environment variable; None if it is unset or blank."""
     text = os.environ.get(variable, "").strip()
     if not text:
         return None
@@ -108,7 +108,7 @@ def integer_variable(variable: str, low: int, high: int) -> int | None:
 
 
 def _is_frozen(value: object) -> bool:
-    """Whether `value` is a tuple of ints, or of tuples of ints: the most frequent forms."""
+    """Return whether `value` is a tuple of ints, or of tuples of ints: the most frequent forms."""
     if type(value) is not tuple or len(value) > _MOST_ENTRIES:
         return False
     for entry in value:
@@ -125,7 +125,7 @@ def _only_integers(entries: tuple[object, ...]) -> bool:
 
 
 def boolean(argument: str, value: object) -> bool:
-    """`value` if it is True or False, else `DTypeError`, since "no" and [0] are truthy."""
+    """Return `value` if it is a bool, or raise `DTypeError`, since "no" and [0] are truthy."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise DTypeError(argument, brief(value), "a bool", "Write True or False.")
@@ -138,7 +138,7 @@ def function(argument: str, value: object, of: str) -> None:
 
 
 def by_name(argument: str, value: object) -> dict[str, Any]:
-    """A dict of shapes, or of similar values, by input name; empty for None."""
+    """Return a dict of shapes, or of similar values, by input name; empty for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
@@ -151,7 +151,7 @@ _LETTERS = "N is the batch, C channels, I and O input and output channels, X all
 
 
 def one_of(argument: str, value: Frozen, kinds: type[Choice], remedy: str = _LETTERS) -> Choice:
-    """The member of an enum whose value is `value`."""
+    """Return the member of an enum whose value is `value`."""
     for kind in kinds:
         if kind._value_ == value:  # the same as `kind.value`, without two Python calls
             return kind

@@ -2,7 +2,7 @@
 
 Operands are NumPy arrays, or objects with `__array__` or `__dlpack__` in this process's memory.
 Their dtype is float16, bfloat16 (ml_dtypes), float32 or float64. Any strides are allowed, and
-read-only arrays too. Only arrays in foreign byte order are copied. Lists, integers, complex
+read-only arrays too. Only arrays in another byte order are copied. Lists, integers, complex
 numbers, masked arrays and arrays on another device are refused with a reason. `as_operand` also
 accepts arrays on NVIDIA GPUs (`devices`).
 """
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 _ACCEPTED = "float16, bfloat16, float32 or float64"
 _FLOATS = "upconv computes only on real floating-point numbers."
-_NEW = "Make one with numpy.empty(shape, dtype), or let upconv make it."
+_NEW = "Make one with numpy.empty(shape, dtype), or let upconv allocate it."
 _ON_THE_HOST = 1  # DLPack's device type for main memory
 _HOST_ONLY = (
     "Copy it to the CPU first. Only conv_transpose, conv, their gradients and plans accept arrays"
@@ -35,7 +35,7 @@ _HOST_ONLY = (
 
 
 def as_array(argument: str, value: object) -> Array:
-    """`value` as an array of a supported dtype, copied only to change its byte order."""
+    """Return `value` as an array of a supported dtype, copied only to change its byte order."""
     array = on_host(argument, value)
     if array.dtype in _KNOWN:  # `_KNOWN` holds only native byte orders
         return array
@@ -48,8 +48,8 @@ def as_array(argument: str, value: object) -> Array:
 
 
 def as_operand(argument: str, value: object) -> Array:
-    """`as_array`, or a `DeviceArray` for an array on an NVIDIA GPU. The result is typed as `Array`,
-    since callers treat both alike."""
+    """Return the result of `as_array`, or a `DeviceArray` for an array on an NVIDIA GPU. Both are
+    typed as `Array`, since callers treat them alike."""
     if type(value) is not np.ndarray:
         operand: Any = device_array(argument, value)
         if operand is not None:
@@ -60,17 +60,17 @@ def as_operand(argument: str, value: object) -> Array:
 
 
 def optional_operand(argument: str, value: object) -> Array | None:
-    """`as_operand`, but None for None."""
+    """Return the result of `as_operand`, or None for None."""
     return None if value is None else as_operand(argument, value)
 
 
 def on_host(argument: str, value: object) -> Array:
-    """`value` as a plain NumPy array of any dtype; `DTypeError` if it is not an array."""
-    return value if type(value) is np.ndarray else _foreign(argument, value)
+    """Return `value` as a plain NumPy array of any dtype; `DTypeError` if it is not an array."""
+    return value if type(value) is np.ndarray else _as_numpy(argument, value)
 
 
 def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) -> Array:
-    """An array in native byte order from an array, a number or nested lists of numbers.
+    """Return an array in native byte order from an array, a number or nested lists of numbers.
 
     dtype: the dtype for numbers and lists. NumPy's default is used for None, and for numbers that
     cannot be cast to it.
@@ -82,13 +82,13 @@ def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) 
         plain = np.asarray(value)
         fits = dtype is None or np.can_cast(plain.dtype, dtype, "same_kind")
         return np.array(value, dtype) if fits else plain
-    except Exception as error:  # objects in lists run foreign code
+    except Exception as error:  # objects in lists run third-party code
         got = f"{brief(value)} (NumPy says: {' '.join(str(error).split())[:200]})"
         raise DTypeError(argument, got, "an array, or numbers in lists") from None
 
 
 def converted(argument: str, value: object, dtype: object) -> Array:
-    """`as_operand`, converted to `dtype` unless that is None."""
+    """Return the result of `as_operand`, converted to `dtype` unless that is None."""
     array = as_operand(argument, value)
     if dtype is None:
         return array
@@ -100,14 +100,14 @@ def converted(argument: str, value: object, dtype: object) -> Array:
 
 
 def copied(purpose: str, array: Array) -> Array:
-    """A contiguous copy in native byte order; `MemoryLimitError` if it does not fit."""
+    """Return a contiguous copy in native byte order; `MemoryLimitError` if it does not fit."""
     if isinstance(array, DeviceArray):
         return array.copy()
     return _astype(purpose, array, array.dtype.newbyteorder("="), copy=True)
 
 
 def _astype(purpose: str, array: Array, dtype: np.dtype[Any], *, copy: bool = False) -> Array:
-    """`array.astype` that checks for memory first; overflow to infinity is a valid result."""
+    """Call `array.astype` if there is memory for it; overflow to infinity is a valid result."""
     if array.dtype == dtype and not copy:
         return array
     memory.require(array.size * dtype.itemsize, purpose)
@@ -123,7 +123,7 @@ _AS_SHAPE = "Write it in the form of an array's .shape."
 
 
 def as_shape(argument: str, value: object) -> tuple[int, ...]:
-    """A shape as a tuple of non-negative ints."""
+    """Return a shape as a tuple of non-negative ints."""
     try:
         shape = frozen(argument, value, depth=1)
     except DTypeError:
@@ -151,12 +151,12 @@ def described(array: Array) -> Operand: ...
 @overload
 def described(array: Array | None) -> Operand | None: ...
 def described(array: Array | None) -> Operand | None:
-    """Shape and dtype of an array; None for None."""
+    """Return the shape and dtype of an array; None for None."""
     return None if array is None else Operand(array.shape, array.dtype)
 
 
 def element_type(argument: str, dtype: np.dtype[Any]) -> DType:
-    """The `DType` of a NumPy dtype; a `DTypeError` that names `argument` if there is none."""
+    """Return the `DType` of a NumPy dtype; `DTypeError` names `argument` if there is none."""
     known = _KNOWN.get(dtype)
     if known is not None:
         return known
@@ -168,7 +168,7 @@ def element_type(argument: str, dtype: np.dtype[Any]) -> DType:
 
 
 def dtype_of(name: object) -> np.dtype[Any]:
-    """The NumPy dtype of a caller's `dtype=` argument; `DTypeError` if it is not supported."""
+    """Return the NumPy dtype of a `dtype=` argument; `DTypeError` if it is not supported."""
     if isinstance(name, str) and name == DType.BFLOAT16.value:
         return DType.BFLOAT16.numpy
     try:
@@ -181,7 +181,7 @@ def dtype_of(name: object) -> np.dtype[Any]:
 
 
 def same_dtype(first: str, expected: np.dtype[Any], second: str, actual: np.dtype[Any]) -> None:
-    """Raise `DTypeError` unless two operands have one dtype."""
+    """Raise `DTypeError` unless two operands have the same dtype."""
     if expected != actual:
         remedy = f"Convert one of them, as in {second}.astype('{expected}')."
         wanted = f"{expected}, the dtype of {first}"
@@ -216,13 +216,13 @@ def check_out(argument: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _is_masked(value: object) -> bool:
-    """Whether `value` is a masked array, without importing numpy.ma, which takes 8 ms."""
+    """Return whether `value` is a masked array, without importing numpy.ma, which takes 8 ms."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 
 
 def overlap(array: Array, others: Iterable[Array | None]) -> bool:
-    """Whether `array` may share memory with another array (by bounds, so False is certain)."""
+    """Return whether `array` may share memory with another (by bounds, so False is certain)."""
     if isinstance(array, DeviceArray):
         return any(_spans_meet(array, other) for other in others if other is not None)
     for other in others:  # noqa: SIM110 (`any` takes twice as long, on every call)
@@ -238,7 +238,7 @@ def _spans_meet(first: DeviceArray, second: Any) -> bool:
 
 
 def shares_memory(first: Array, second: Array) -> bool:
-    """Whether two arrays share an element; True if NumPy cannot tell within `max_work`."""
+    """Return whether two arrays share an element; True if NumPy cannot tell within `max_work`."""
     if isinstance(first, DeviceArray):
         return _spans_meet(first, second)
     try:
@@ -247,7 +247,7 @@ def shares_memory(first: Array, second: Array) -> bool:
         return True
 
 
-def _foreign(argument: str, value: object) -> Array:
+def _as_numpy(argument: str, value: object) -> Array:
     """Convert an object other than a plain NumPy array by `__array__` or `__dlpack__`."""
     if _is_masked(value):
         remedy = "Fill it first: x.filled(0)."
@@ -266,22 +266,22 @@ def _foreign(argument: str, value: object) -> Array:
     for name in protocols:
         try:
             array = _CONVERSIONS[name](value)
-        except Exception as error:  # foreign code may raise anything
+        except Exception as error:  # third-party code may raise anything
             reasons.append(f"{name} failed ({brief(error)})")
             continue
         if _is_masked(array):
-            return _foreign(argument, array)
+            return _as_numpy(argument, array)
         return array
     got = f"an object of type {kind.__name__} whose {' and '.join(reasons)}"
     remedy = "Detach it, copy it to the CPU, or convert it to a NumPy array first."
-    raise DTypeError(argument, got, "an array NumPy can look at", remedy)
+    raise DTypeError(argument, got, "an array that NumPy can read", remedy)
 
 
 def _require_host(argument: str, value: object) -> None:
     """Refuse an array that reports another device; accept an array that reports none."""
     try:
         device = tuple(map(int, value.__dlpack_device__()))  # type: ignore[attr-defined]
-    except Exception:  # foreign code; its __array__ may still work
+    except Exception:  # third-party code; its __array__ may still work
         return
     if device[:1] != (_ON_THE_HOST,):
         got = f"an object of type {type(value).__name__} on DLPack device {device}"
@@ -295,7 +295,7 @@ _CONVERSIONS: dict[str, Callable[[Any], Array]] = {
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Whether two elements may share memory; False for every view that slicing can make."""
+    """Return whether two elements may share memory; False for every view that slicing can make."""
     reach = array.itemsize
     for stride, count in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
         if count > 1 and array.size:

@@ -31,8 +31,8 @@ class Use:
 class Rated:
     """A candidate: cycles per thread, cycles to pack the weight, and bytes of scratch memory.
 
-    A number is None if it is unknown or the candidate is never taken. `reason` says why the
-    engine takes the candidate or not.
+    A number is None if it is unknown or the candidate is never taken. `reason` says why it is
+    taken or not.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Rated:
 
 
 def kernel_of(choice: Choice | Selection, problem: Problem, threads: int) -> str:
-    """The variant of a choice, or its engine's default kernel for direct sums; "" if unknown."""
+    """Return a choice's variant, or its engine's default kernel for direct sums; "" if unknown."""
     engine = choice.engine
     if choice.variant or engine is None:
         return choice.variant
@@ -66,7 +66,7 @@ def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> I
         return
     kernel = kernel_of(chosen, problem, threads)
     taken = [c for c in listed if (c.engine, c.variant) == (chosen.engine.name, kernel)]
-    least = taken[0].cost(once=once) if taken else 0.0
+    lowest_cost = taken[0].cost(once=once) if taken else 0.0
     others = sorted(
         (c for c in listed if c not in taken),
         key=lambda c: (not c.possible, c.eligible is Eligible.ON_REQUEST, c.cost(once=once)),
@@ -76,7 +76,7 @@ def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> I
         if not candidate.possible:
             yield Rated(name, None, None, None, f"never: {candidate.reason}")
             continue
-        reason = "taken" if candidate in taken else _reason(candidate, least, once=once)
+        reason = "taken" if candidate in taken else _reason(candidate, lowest_cost, once=once)
         workspace = candidate.workspace if candidate.engine == "jit" else None
         yield Rated(name, candidate.cycles, candidate.packing, workspace, reason)
 
@@ -89,20 +89,20 @@ def _few_tiles(listed: Iterable[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-def _reason(candidate: Candidate, least: float, *, once: bool) -> str:
+def _reason(candidate: Candidate, lowest_cost: float, *, once: bool) -> str:
     """Why a possible candidate is not taken."""
     if candidate.eligible is Eligible.ON_REQUEST:
         return f"only on request: {candidate.reason}"
     if candidate.eligible is Eligible.ONCE and not once:
         return f"only for one call: {candidate.reason}"
-    times = candidate.cost(once=once) / least if least else 1.0
+    times = candidate.cost(once=once) / lowest_cost if lowest_cost else 1.0
     margin = f", with a margin of {candidate.margin:g} for its model" * (candidate.margin > 1)
     more = f": {candidate.reason}" if candidate.reason else ""
     return f"{times:.3g} times the cost{margin}{more}"
 
 
 def table_of(listed: tuple[Rated, ...]) -> list[str]:
-    """The lines of the table, at most 80 columns wide; long reasons go on lines of their own."""
+    """Return the table's lines, at most 80 columns wide; long reasons follow on separate lines."""
     if not listed:
         return []
     cells = [candidate.cells for candidate in listed]

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def document(value: Any) -> Any:
-    """Convert a value to numbers, text, lists and dictionaries; NaN and infinity become None.
+    """Convert a value to numbers, strings, lists and dictionaries; NaN and infinity become None.
 
     A dataclass becomes a dictionary of the fields that its repr shows.
     """

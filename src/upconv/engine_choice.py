@@ -36,7 +36,7 @@ class Algorithm(Enum):
 
     @classmethod
     def of(cls, value: object) -> Algorithm:
-        """The algorithm that an argument names; `ArgumentError` for another value."""
+        """Return the algorithm that an argument names; `ArgumentError` for another value."""
         return one_of("algorithm", frozen("algorithm", value), cls, _ALGORITHMS)
 
 
@@ -44,7 +44,7 @@ _ALGORITHMS = '"auto" uses Winograd where it should be faster and about as accur
 
 
 def engine_on(engine: str | Engine | None, library: Library, device: int) -> Engine:
-    """The requested engine, bound to a device; None selects cuDNN, the only engine for devices.
+    """Return the requested engine, bound to a device; None selects cuDNN, the only one for devices.
 
     Raises `EngineRefusal` for an engine that computes in main memory.
     """
@@ -52,15 +52,15 @@ def engine_on(engine: str | Engine | None, library: Library, device: int) -> Eng
     if isinstance(asked, str):
         asked = load(asked)
     if getattr(asked, "library", None) is library and asked.device == device:
-        bound: Engine = asked  # the caller passed an engine that is already bound
-        return bound
+        already_bound: Engine = asked
+        return already_bound
     if not hasattr(asked, "bound"):
         raise EngineRefusal(
             f"Engine {getattr(asked, 'name', asked)!r} computes in main memory, but the arrays are"
             f" on cuda:{device}. Omit engine, or copy the arrays to the CPU."
         )
-    there: Engine = asked.bound(library, device)
-    return there
+    bound: Engine = asked.bound(library, device)
+    return bound
 
 
 class Selection(NamedTuple):
@@ -98,7 +98,7 @@ class Choice:
 
 
 def tuning_asked(tune: object = None) -> bool:
-    """Whether to choose by measurement: `tune` if it is a bool, or `UPCONV_TUNE` if it is None."""
+    """Return whether to choose by measurement: `tune`, or `UPCONV_TUNE` if that is None."""
     return _tuning_variable() if tune is None else boolean("tune", tune)
 
 
@@ -124,7 +124,7 @@ def choose(
     engine: a name, an `Engine` object, or None. For None, `UPCONV_ENGINE` names the engine to try
     first; it is read when a problem is first seen. once: the weight is packed for one call only.
 
-    Raises `ArgumentError` for an unknown name and `DTypeError` for an object that is no engine.
+    Raises `ArgumentError` for an unknown name and `DTypeError` for an object that is not an engine.
 
     >>> from upconv.geometry import Axis
     >>> from upconv.problem import Direction, Problem
@@ -138,7 +138,7 @@ def choose(
         expected = f"None, a name, or an object with {', '.join(_ENGINE_PARTS)}"
         remedy = "upconv.engines() lists the names."
         raise DTypeError("engine", f"{brief(engine)} ({type(engine).__name__})", expected, remedy)
-    return _asked(question, engine)
+    return _choose_requested(question, engine)
 
 
 class _Question(NamedTuple):
@@ -164,58 +164,58 @@ class _Question(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _choose_named(question: _Question, name: str | None) -> Choice:
-    return _first_able(question) if name is None else _asked(question, load(name))
+    return _choose_first_able(question) if name is None else _choose_requested(question, load(name))
 
 
-def _asked(question: _Question, engine: Engine) -> Choice:
-    """The choice for a requested engine, which no other engine replaces."""
+def _choose_requested(question: _Question, engine: Engine) -> Choice:
+    """Return the choice for a requested engine, which no other engine replaces."""
     reason = engine.refuses(question.problem)
     if reason is not None:
         return Choice(None, (Refusal(engine.name, reason),))
-    return _fastest(question, engine, (), rivals=False)
+    return _choose_variant(question, engine, (), rivals=False)
 
 
-def _first_able(question: _Question) -> Choice:
-    """The choice of the first engine that does not refuse, starting with `UPCONV_ENGINE`.
+def _choose_first_able(question: _Question) -> Choice:
+    """Return the choice of the first engine that does not refuse, starting with `UPCONV_ENGINE`.
 
     Warns if that variable's engine refuses; raises `ArgumentError` if there is no such engine.
     """
-    wanted = _asked_variable()
+    wanted = _requested_variable()
     refusals: list[Refusal] = []
     for name in dict.fromkeys((wanted, *ENGINES) if wanted else ENGINES):
-        engine, reason = _loaded(name, question.problem)
+        engine, reason = _load_usable(name, question.problem)
         if engine is None:
             refusals.append(Refusal(name, reason))
             continue
         if wanted and name != wanted:
             message = f"using engine {name!r}, though UPCONV_ENGINE asks for {refusals[0]}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-        return _fastest(question, engine, tuple(refusals), rivals=name != wanted)
+        return _choose_variant(question, engine, tuple(refusals), rivals=name != wanted)
     return Choice(None, tuple(refusals))
 
 
-def _fastest(
+def _choose_variant(
     question: _Question, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
 ) -> Choice:
-    """The variant that an engine ranks fastest, or a faster rival engine that it lists.
+    """Return the variant that an engine ranks fastest, or a faster rival engine that it lists.
 
-    For direct sums the variant is "", the engine's default for plans and for calls, so that both
-    have the same bits; except for a candidate that is only for calls.
+    For direct sums the variant is "", the engine's default, so that plans and calls agree bit for
+    bit. The exception is a candidate for single calls.
     """
     for candidate in question.ranked(engine):
         if candidate.engine == engine.name:
             named = candidate.winograd or candidate.eligible is Eligible.ONCE
             return Choice(engine, refusals, candidate.variant if named else "")
         if rivals and candidate.engine in ENGINES:
-            rival, _ = _loaded(candidate.engine, question.problem)
+            rival, _ = _load_usable(candidate.engine, question.problem)
             if rival is not None:
                 passed_over = Refusal(engine.name, candidate.reason)
                 return Choice(rival, (*refusals, passed_over), candidate.variant)
     return Choice(engine, refusals)
 
 
-def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
-    """An engine if it is installed and does not refuse the problem, or None and the reason."""
+def _load_usable(name: str, problem: Problem) -> tuple[Engine | None, str]:
+    """Return an installed engine that does not refuse the problem, or None and the reason."""
     try:
         engine = load(name, "UPCONV_ENGINE")
     except (EngineMissing, EngineRefusal) as error:
@@ -225,14 +225,14 @@ def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
 
 
 def select(problem: Problem, engine: str | Engine | None) -> Engine:
-    """The engine that `choose` finds; `EngineRefusal` with every reason if there is none."""
+    """Return the engine that `choose` finds; `EngineRefusal` with every reason if there is none."""
     return by_model(problem, engine, get_num_threads(), Algorithm.DIRECT, once=False).engine
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
     """Yield the engines that do not refuse, in order of preference; only `engine` if given."""
     first = select(problem, engine)
-    if engine is not None or first.name == _asked_variable():
+    if engine is not None or first.name == _requested_variable():
         yield first
         return
     yield from _in_order(problem)
@@ -241,7 +241,7 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
 def _in_order(problem: Problem) -> Iterator[Engine]:
     """Yield the installed engines that do not refuse the problem, in the order of the table."""
     for name in ENGINES:
-        engine, _ = _loaded(name, problem)  # `choose` reports the reasons
+        engine, _ = _load_usable(name, problem)  # `choose` reports the reasons
         if engine is not None:
             yield engine
 
@@ -249,7 +249,7 @@ def _in_order(problem: Problem) -> Iterator[Engine]:
 def by_model(
     problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
 ) -> Selection:
-    """The choice by cost models; `once` means that the weight is packed for one call only."""
+    """Return the choice by cost models; `once`: the weight is packed for one call only."""
     choice = choose(problem, engine, threads, algorithm, once=once)
     if choice.engine is None:
         if engine is None:
@@ -273,7 +273,7 @@ def candidates(
 
 
 def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
-    """The engine whose model rates a problem: the chosen one, or the first that has a model."""
+    """Return the engine whose model rates a problem: the chosen one, or the first with a model."""
     if getattr(engine, "candidates", None):
         return engine
     rating = (usable for usable in _in_order(problem) if getattr(usable, "candidates", None))
@@ -283,7 +283,7 @@ def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
 def variants(
     engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
 ) -> tuple[str, ...]:
-    """The variants of an engine that compute a problem with an algorithm."""
+    """Return the variants of an engine that compute a problem with an algorithm."""
     direct = tuple(engine.variants(problem, threads))
     if algorithm is Algorithm.DIRECT:
         return direct
@@ -307,7 +307,7 @@ def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) ->
     return f'No engine does {problem} by Winograd: {message}. Use algorithm="auto" or "direct".'
 
 
-def _asked_variable() -> str:
+def _requested_variable() -> str:
     return os.environ.get("UPCONV_ENGINE", "").strip()
 
 

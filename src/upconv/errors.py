@@ -3,7 +3,7 @@
 The class tree (each class also derives from the built-in error that a caller would expect):
 
     UpconvError
-    ├── ArgumentError (ValueError)     an argument has a value that no problem can have
+    ├── ArgumentError (ValueError)     an argument has a value that no problem allows
     │   ├── ShapeError                 ... a shape, or a size that follows from shapes
     │   └── DTypeError (TypeError)     ... a dtype, or the type of an object
     ├── TranslationError (ValueError)  the requested dialect cannot express a layer
@@ -29,7 +29,7 @@ def brief(value: object) -> str:
     """Return `repr(value)` on one line, cut to fit in a sentence. It never raises."""
     try:
         text = joined_lines(repr(value))  # the repr of an array may span several lines
-    except Exception as error:  # a foreign __repr__ may fail, but error messages must not
+    except Exception as error:  # a third-party __repr__ may fail, an error message must not
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     if len(text) <= _LONGEST_VALUE:
         return text
@@ -40,7 +40,7 @@ def brief(value: object) -> str:
 
 
 def joined_lines(text: str) -> str:
-    """Join the lines of a text into one, without their indentation."""
+    """Join the lines of a string into one, without their indentation."""
     return " ".join(map(str.strip, text.splitlines()))
 
 
@@ -52,7 +52,7 @@ class UpconvError(Exception):
 
 
 class ArgumentError(UpconvError, ValueError):
-    """An argument has a value that no problem can have.
+    """An argument has a value that no problem allows.
 
     Attributes: `argument` (its name, with an index for a single axis), `got` (the value as text),
     `expected` (the allowed values) and `remedy` (advice; may be empty).

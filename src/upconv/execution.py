@@ -1,4 +1,4 @@
-"""Prepared calls: a call's arguments lead to a running primitive, by one look-up when repeated.
+"""Prepared calls, from arguments to a running primitive: a repeated call needs one look-up.
 
 The key of a call holds everything that the call depends on: the operation, shapes and dtypes,
 keywords, activation, engine and threads. Strides are not in the key, since every primitive accepts
@@ -37,8 +37,8 @@ from .tuning import selected
 
 class Packings:
     """Packed copies of one weight, one per packing order. Primitives with the same order share a
-    copy, whatever their input size. A copy lives while a call holds it, or while it is one of the
-    latest two. `made` counts the packings."""
+    copy, whatever their input size. A copy is kept while a call holds it, or while it is one of
+    the latest two. `made` counts the packings."""
 
     def __init__(self) -> None:
         self._packed: WeakValueDictionary[Hashable, PackedWeight] = WeakValueDictionary()
@@ -48,14 +48,14 @@ class Packings:
     def of(
         self, primitive: Primitive, weight: Array, dtype: np.dtype[Any] | None = None
     ) -> PackedWeight:
-        """The weight in the primitive's order; it is converted to `dtype` only when packed."""
+        """Return the weight in the primitive's order; packing first converts it to `dtype`."""
         order = getattr(primitive, "order", None)
         packed = None if order is None else self._packed.get(order)
         if packed is None:
             self.made += 1
             weight = weight if dtype is None else weight.astype(dtype, copy=False)
-            packed = _packed(primitive, weight)
-            # A non-finite weight goes to another engine, which computes it at one size only.
+            packed = _pack(primitive, weight)
+            # Another engine packs a non-finite weight, for one size only.
             if order is not None and not hasattr(packed, "engine"):
                 self._packed[order] = packed
                 self._latest.append(packed)
@@ -90,7 +90,7 @@ class PreparedCall:
         self._entry: Callable[[], Entry | None] = lambda: None
 
     def entry(self) -> Entry:
-        """The primitive's entry, rebuilt if the cache dropped it; may raise `MemoryLimitError`."""
+        """Return the primitive's entry, rebuilt if it was evicted; may raise `MemoryLimitError`."""
         cache, entry = shared_cache(), self._entry()
         if entry is None or not cache.used(entry):
             problem = self.signature.problem
@@ -104,13 +104,13 @@ class PreparedCall:
         return entry
 
     def pack(self, weight: Array, packings: Packings | None = None) -> PackedCall:
-        """The call with `weight`, of the problem's weight shape, packed for all later runs.
+        """Pack `weight`, which has the problem's weight shape, for all later runs of the call.
 
         packings: the packed copies of this weight, to share them with other input sizes.
         """
         entry = self.entry()
         order = (packings or Packings()).of(entry.primitive, weight)
-        # A non-finite weight goes to another engine.
+        # Another engine may have packed a non-finite weight.
         name = getattr(order, "engine", self.engine.name)
         return PackedCall(self.signature, name, entry, entry.primitive, order)
 
@@ -130,7 +130,7 @@ class PreparedCall:
             if self.packs:
                 run_once = getattr(entry.primitive, "run_once", None)
                 if run_once is None:
-                    b = _packed(entry.primitive, b)
+                    b = _pack(entry.primitive, b)
                 else:
                     run = run_once
             if not self.signature.batched:
@@ -173,7 +173,7 @@ class PackedCall(NamedTuple):
 
 
 def engine_for(engine: str | Engine | None, **operands: Array | None) -> str | Engine | None:
-    """The engine that a call requests, bound to the device of its arrays if they are on one.
+    """Return the engine that a call requests, bound to its arrays' device if they are on one.
 
     Raises `DTypeError` for arrays on different devices, and `EngineRefusal` for an engine that
     cannot compute there.
@@ -186,7 +186,7 @@ def engine_for(engine: str | Engine | None, **operands: Array | None) -> str | E
 
 
 def _engine_on(engine: str | Engine | None, operand: DeviceArray) -> Engine:
-    """`engine_choice.engine_on`, cached."""
+    """Call `engine_choice.engine_on`, or return its cached result."""
     key = "engine on", engine_key(engine), id(operand.library), operand.device
     calls = shared_cache().calls
     entry: tuple[Engine, object] | None = calls.get(key)
@@ -212,7 +212,7 @@ def prepared(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> PreparedCall:
-    """The prepared call for these arrays, from the cache or by a rule of `shape_checks`."""
+    """Return the prepared call for these arrays, from the cache or by a rule of `shape_checks`."""
     threads, calls = get_num_threads(), shared_cache().calls
     key = (
         rule,
@@ -245,7 +245,7 @@ def prepared_problem(
     *,
     once: bool = False,
 ) -> PreparedCall:
-    """The prepared call for a problem, for a front end that has checked its operands."""
+    """Return the prepared call for a problem, for a front end that has checked its operands."""
     key = problem, engine_key(engine), threads, algorithm, once
     call: PreparedCall | None = shared_cache().calls.get(key)
     if call is None:
@@ -271,7 +271,7 @@ def run(
 
 
 def engine_key(engine: object) -> Hashable:
-    """The key of the requested engine; the prepared call keeps the engine alive."""
+    """Return the key of the requested engine; the prepared call keeps the engine alive."""
     return engine if engine is None or isinstance(engine, str) else id(engine)
 
 
@@ -305,14 +305,14 @@ def delivered(target: Array, out: Array | None) -> Array:
 
 
 def new_result_beside(signature: Signature, operand: Array) -> Array:
-    """An uninitialised array for the result, on the same device as an operand."""
+    """Return an uninitialized array for the result, on the same device as an operand."""
     if isinstance(operand, DeviceArray):
         return operand.empty(signature.shape, signature.problem.dtype.numpy)
     return new_result(signature)
 
 
 def _device_result(signature: Signature, out: Any, operands: Sequence[Any]) -> Array:
-    """`result_array` on a device; immutable arrays, such as JAX's, are refused."""
+    """Choose the result array on a device; refuse immutable arrays, such as JAX's."""
     x = operands[0]
     if out is None:
         return new_result_beside(signature, x)
@@ -324,14 +324,14 @@ def _device_result(signature: Signature, out: Any, operands: Sequence[Any]) -> A
 
 
 def require_writable(name: str, target: Any) -> None:
-    """Refuse arrays of libraries whose arrays are immutable, such as JAX."""
+    """Refuse immutable arrays, such as JAX's."""
     if getattr(target, "given_back", None) is not None:
         expected = "None: this library's arrays are immutable"
         raise DTypeError(name, f"an array of {target.origin}", expected, "Omit it.")
 
 
 def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
-    """The result as the caller's type of array."""
+    """Return the result as the caller's type of array."""
     if out is None:
         return target.native if target.given_back is None else target.given_back(target.native)
     destination: Any = as_operand("out", out)
@@ -344,13 +344,13 @@ def _delivered_on_device(target: DeviceArray, out: Any) -> Any:
 def _with_batch(
     packs: bool, out: Array, a: Array, b: PackedWeight, residual: Array | None
 ) -> tuple[Array, Array, PackedWeight, Array | None]:
-    """The arrays with a batch axis. If `packs`, b is a weight; otherwise `out` is one."""
+    """Add a batch axis to all arrays but the weight, which is b if `packs`, otherwise `out`."""
     residual = None if residual is None else residual[None]
     return (out[None], a[None], b, residual) if packs else (out, a[None], b[None], residual)
 
 
-def _packed(primitive: Primitive, weight: Array) -> PackedWeight:
-    """The weight in the primitive's order; `MemoryLimitError` if it does not fit."""
+def _pack(primitive: Primitive, weight: Array) -> PackedWeight:
+    """Return the weight in the primitive's order; `MemoryLimitError` if it does not fit."""
     try:
         return primitive.pack(weight)
     except MemoryError as error:
@@ -358,7 +358,7 @@ def _packed(primitive: Primitive, weight: Array) -> PackedWeight:
 
 
 def new_result(signature: Signature) -> Array:
-    """An uninitialised array for the result; `MemoryLimitError` if it does not fit."""
+    """Return an uninitialized array for the result; `MemoryLimitError` if it does not fit."""
     if signature.nbytes > memory.ALWAYS_FINE:  # small results need no check and no message
         memory.require(signature.nbytes, f"the result, of shape {signature.shape},")
     try:

@@ -45,7 +45,7 @@ def output_shape(
     layout: Layout = "NCX",
     weight_layout: WeightOrder = "IOX",
 ) -> tuple[int, ...]:
-    """Output shape of `conv_transpose` for arrays of these shapes; nothing is allocated.
+    """Return the output shape of `conv_transpose` for arrays of these shapes; nothing is allocated.
 
     Raises `ArgumentError` for arguments that do not fit together.
 
@@ -100,7 +100,7 @@ class Explanation:
     multiply-adds at peak FLOP/s, or of reading and writing each array once, whichever is longer.
     Winograd's algorithm multiplies less and may take less time. Both are None if the machine's
     roofline was not measured. `measured_seconds` is the time of the fastest candidate,
-    `measured_by`, if the problem was ever tuned here.
+    `measured_by`, if the problem was tuned on this machine.
 
     `uses` lists the choices for a plan, a call and the gradients. A call uses its packed weight
     only once, so another engine may be fastest. `candidates` lists all kernels that could compute
@@ -153,7 +153,7 @@ class Explanation:
         return "\n".join([*lines, *table_of(self.candidates)])
 
     def _precision_rows(self) -> list[tuple[str, str]]:
-        """The rounding of operands, and the error that it may cause."""
+        """Return the rounding of operands, and the error that it may cause."""
         if not self.problem.rounded:
             return []
         precision = self.problem.precision
@@ -167,7 +167,7 @@ class Explanation:
             yield "does not fit", words
 
     def _time_rows(self) -> list[tuple[str, str]]:
-        """The schedule and the times that are known."""
+        """Return the schedule and the times that are known."""
         times = (
             ("predicted", self.predicted_seconds, ""),
             ("measured", self.measured_seconds, f" by {self.measured_by}"),
@@ -177,7 +177,7 @@ class Explanation:
         return [("schedule", self.schedule), *known] if self.schedule else known
 
     def _axis_rows(self) -> list[tuple[str, str]]:
-        """One row per spatial axis: its sizes, and how many of its phases have taps."""
+        """Return one row per spatial axis: its sizes, and how many of its phases have taps."""
         rows = []
         for i, axis in enumerate(self.problem.axes):
             live, stretched = min(axis.period, axis.kernel), axis.out >= axis.stride
@@ -273,10 +273,10 @@ def explain(
     )
     clock = limits.clock if limits else None
     winner = remembered(problem, count, engine, method)
-    return _built(explanation, chosen, winner, count, clock)
+    return _add_primitive(explanation, chosen, winner, count, clock)
 
 
-def _built(
+def _add_primitive(
     explanation: Explanation, chosen: Selection, winner: Selection | None, threads: int,
     clock: float | None,
 ) -> Explanation:  # fmt: skip
@@ -317,7 +317,7 @@ _NONFINITE = "a weight with NaN or infinity needs the reference engine, which mu
 
 
 def _operand(name: str, value: Any, dtype: Any) -> Operand:
-    """The description of an array or of a shape."""
+    """Return the description of an array or of a shape."""
     if isinstance(value, tuple | list):
         return Operand(as_shape(name, value), dtype_of("float32" if dtype is None else dtype))
     array = as_array(name, value)

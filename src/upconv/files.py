@@ -1,6 +1,6 @@
 """Atomic file writes, and reads restricted to regular files.
 
-1. A file is written beside its target under a temporary name, and renamed once it is on disk.
+1. A file is written under a temporary name in its folder, and renamed once it is on disk.
    Readers see the old file, the new one or none. An error or Ctrl-C leaves nothing behind.
 2. Existing files are overwritten only on request, and inputs of the same command never.
 3. Pipes and devices are refused: opening one could block, and reading it might never end.
@@ -21,7 +21,7 @@ OVERWRITE = "Overwrite it with force=True."
 
 
 def path_text(argument: str, path: object) -> str:
-    """The text of a path; `DTypeError` if it is not a path."""
+    """Return a path as a string; `DTypeError` if it is not a path."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise DTypeError(argument, f"{brief(path)} ({type(path).__name__})", "a path")
@@ -76,7 +76,7 @@ def require_free(
 @contextmanager
 def published(path: Path, *, force: bool, overwrite: str = OVERWRITE) -> Iterator[IO[bytes]]:
     """Open a temporary file that replaces `path` when the block ends, or is removed on error."""
-    import secrets  # it imports much, and a layer's first call needs only the functions above
+    import secrets  # slow to import, and most calls do not need it
 
     temporary = path.with_name(f".upconv-{secrets.token_hex(8)}.tmp")
     try:

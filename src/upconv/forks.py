@@ -19,7 +19,7 @@ _held = ExitStack()
 
 
 def hold(lock: AbstractContextManager[Any]) -> None:
-    """Hold a lock across every fork from now on; register the inner one of nested locks first."""
+    """Hold a lock across every later fork; of nested locks, register the inner one first."""
     _locks.append(lock)
 
 

@@ -62,11 +62,11 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells of the row as text, in the order of `HEADINGS`."""
+        """The cells of the row, in the order of `HEADINGS`."""
         times = _time(self.before), _time(self.after)
         faster = f"{self.before / self.after:.2f}x" if self.before and self.after else "-"
-        texts = self.name, self.kind, str(self.layers), self.by, *times, faster
-        return (*(shortened(text, 48, "...") for text in texts), neutral(self.why))
+        cells = self.name, self.kind, str(self.layers), self.by, *times, faster
+        return (*(shortened(cell, 48, "...") for cell in cells), neutral(self.why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Report:
         return sentences
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values for `json.dumps`; infinity and NaN become None."""
+        """Return the report as plain values for `json.dumps`; infinity and NaN become None."""
         plain: dict[str, Any] = document(self)
         return plain
 
     def as_html(self) -> str:
-        """The table and the conditions as one HTML page.
+        """Return the table and the conditions as one HTML page.
 
         >>> "&lt;b&gt;" in Report("PyTorch", (Row("<b>", "Conv1d", "upconv"),)).as_html()
         True
@@ -157,20 +157,20 @@ class Report:
         """
         record = _record(path)
         if record.get("host") != host:
-            got = f"it is a report of {brief(record.get('host'))}"
-            raise _damaged(path, f"{got}; expected one of {host}")
+            got = f"it is a report for {brief(record.get('host'))}"
+            raise _damaged(path, f"{got}; expected one for {host}")
         try:
             return cls.of(record)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, f"it is damaged, {error}") from None
+            raise _damaged(path, f"it is damaged: {error}") from None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """The report from the values of `as_json`; others raise errors such as `TypeError`."""
-        rows = tuple(_built(Row, row, details=dict(row["details"])) for row in record["rows"])
-        ratio = None if record["ratio"] is None else _built(Ratio, record["ratio"])
+        """Build a report from the values of `as_json`; others raise errors such as `TypeError`."""
+        rows = tuple(_build(Row, row, details=dict(row["details"])) for row in record["rows"])
+        ratio = None if record["ratio"] is None else _build(Ratio, record["ratio"])
         conditions = dict(record["conditions"])
-        return _built(cls, {"load": "", **record}, rows=rows, ratio=ratio, conditions=conditions)
+        return _build(cls, {"load": "", **record}, rows=rows, ratio=ratio, conditions=conditions)
 
 
 _HEAD = f"""<!DOCTYPE html>
@@ -224,7 +224,7 @@ def restored(
 
 
 def _record(path: FilePath) -> dict[str, Any]:
-    """The JSON object of a saved report, without its format and version."""
+    """Return the JSON object of a saved report, without its format and version."""
     name = _name(path)
     with reported(name, "read"), opened(Path(name)) as file:
         data = file.read(_MOST_BYTES)
@@ -248,7 +248,7 @@ def _checksum(record: Any) -> str:
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
-def _built(kind: type[Content], record: Any, **converted: Any) -> Content:
+def _build(kind: type[Content], record: Any, **converted: Any) -> Content:
     """Build a dataclass from a JSON object whose entries have the types that the class declares.
 
     converted: the fields without a JSON type. Raises `TypeError` for any other object.

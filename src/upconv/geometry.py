@@ -3,7 +3,7 @@
 Symbols: I input positions (`size`), k kernel taps, s stride, d dilation, p `crop_begin`, q
 `crop_end`, O output positions (`out`). Input i meets tap t at position `s*i + d*t` of the full
 result, which has `full = s*(I-1) + d*(k-1) + 1` positions. The output is the full result with p
-positions cut from its begin and q from its end:
+positions cut from its beginning and q from its end:
 
     y[o] = sum of x[i] * w[t]   over   s*i + d*t = o + p,   0 <= o < O = full - p - q
 
@@ -112,7 +112,7 @@ class Axis:
         return self.stride // gcd(self.stride, self.dilation)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the output in order of offset: at most `stride`, none without outputs.
+        """Return the output's phases in order of offset: at most `stride`, none without outputs.
 
         Tap t is in phase r if d*t = r + p (mod s); it reads x[j - e] with e = (d*t - r - p) / s.
         """
@@ -126,10 +126,10 @@ class Axis:
         )
 
     def reads(self, lo: int, hi: int) -> range:
-        """An interval with every input that reaches outputs [lo, hi); empty if there is none.
+        """Return an interval with every input that reaches outputs [lo, hi), or an empty one.
 
-        It is the smallest such interval unless there are fewer than `dilation` outputs: they may
-        then lie between the taps of an input at its end.
+        With at least `dilation` outputs it is the smallest such interval. Fewer outputs may fall
+        between the taps of the first or the last input.
 
         >>> Axis(size=5, kernel=3, stride=2).reads(4, 6)
         range(1, 3)
@@ -141,7 +141,7 @@ class Axis:
         return range(first, last + 1) if first <= last else range(0)
 
     def part(self, lo: int, hi: int) -> tuple[Axis, range]:
-        """The axis whose whole output is outputs [lo, hi) of this one, and the inputs it reads.
+        """Return the axis that computes only outputs [lo, hi) of this one, and the inputs it reads.
 
         >>> axis, inputs = Axis(size=5, kernel=3, stride=2).part(4, 6)
         >>> axis.out, inputs
@@ -153,7 +153,7 @@ class Axis:
         return fitted(size, kernel, stride, self.dilation, begin, hi - lo), inputs
 
     def gradient_part(self, lo: int, hi: int) -> tuple[Axis, range]:
-        """The axis of inputs [lo, hi) alone, and the outputs that they reach.
+        """Return the axis of inputs [lo, hi) alone, and the outputs that they reach.
 
         For an input gradient or a convolution these are the results and the positions they read.
 
@@ -168,7 +168,7 @@ class Axis:
         return fitted(hi - lo, kernel, stride, self.dilation, begin, len(outputs)), outputs
 
     def used_taps(self) -> range:
-        """An interval with every tap that reaches an output; the smallest one if out >= stride.
+        """Return an interval with every tap that reaches an output: the smallest if out >= stride.
 
         >>> Axis(size=5, kernel=3, dilation=100, crop_begin=100, crop_end=100).used_taps()
         range(1, 2)
@@ -179,7 +179,7 @@ class Axis:
         return range(first, last + 1) if self.size and first <= last else range(0)
 
     def trimmed(self) -> Trimmed:
-        """The axis with the same outputs, but only the inputs and taps that reach them."""
+        """Return the axis with the same outputs, but only the inputs and taps that reach them."""
         inputs, taps = self.reads(0, self.out), self.used_taps()
         if not inputs or not taps:
             empty = fitted(0, 1, self.stride, self.dilation, self.crop_begin, self.out)
@@ -192,7 +192,7 @@ class Axis:
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
     def evened(self) -> tuple[Axis, int]:
-        """A layer with equal crops at both ends, and the position of these outputs in its output.
+        """Return a layer with equal crops at both ends, and where this output begins in its output.
 
         Its crop at the end may be smaller by up to stride - 1. Crops must be >= 0.
 
@@ -212,8 +212,8 @@ class Axis:
         """
         pairs = []
         for t in reversed(range(self.kernel)):
-            i, beside = divmod(o + self.crop_begin - self.dilation * t, self.stride)
-            if not beside and 0 <= i < self.size:
+            i, remainder = divmod(o + self.crop_begin - self.dilation * t, self.stride)
+            if not remainder and 0 <= i < self.size:
                 pairs.append(Product(i, t))
         return tuple(pairs)
 
@@ -227,7 +227,7 @@ class Axis:
         return range(-self.crop_begin, self.full - self.crop_begin)
 
     def reach(self, i: int) -> range:
-        """The range of positions that input `i` reaches, numbered likewise.
+        """Return the range of positions that input `i` reaches, numbered like outputs.
 
         >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).reach(1)
         range(1, 4)
@@ -236,7 +236,7 @@ class Axis:
         return range(begin, begin + self.extent)
 
     def meeting(self, tap: int) -> tuple[range, range]:
-        """The inputs whose products with a tap lie in the output, and the outputs that they reach.
+        """Return the inputs whose products with a tap are in the output, and their outputs.
 
         >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).meeting(0)
         (range(1, 3), range(1, 5, 2))
@@ -248,7 +248,7 @@ class Axis:
         return range(first, first + count), range(start, start + self.stride * count, self.stride)
 
     def meets(self, tap: int) -> bool:
-        """Whether a tap contributes to any output."""
+        """Return whether a tap contributes to any output."""
         return bool(self.meeting(tap)[0])
 
 
@@ -260,7 +260,7 @@ class Trimmed(NamedTuple):
     taps: range
 
     def without_margins(self) -> tuple[Axis, slice]:
-        """The axis without negative crops, and the slice of this axis's outputs that it covers."""
+        """Return the axis without negative crops, and the slice of the outputs that it covers."""
         axis = self.axis
         crops = max(0, axis.crop_begin), max(0, axis.crop_end)
         if not axis.size or axis.full <= sum(crops):
@@ -273,7 +273,7 @@ class Trimmed(NamedTuple):
 def padded(
     size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, output_padding: int
 ) -> Axis:
-    """The axis of a layer with padding (begin, end) and output padding as in PyTorch and ONNX.
+    """Return the axis of a layer with PyTorch's and ONNX's padding (begin, end) and output padding.
 
     Both are crops: `begin` positions at the beginning and `end - output_padding` at the end.
 
@@ -284,7 +284,7 @@ def padded(
 
 
 def padded_size(n: Any, k: Any, s: Any, d: Any, padding: Any, output_padding: Any) -> Any:
-    """`padded(...).out` for equal padding at both ends; compilers may pass symbolic sizes.
+    """Return `padded(...).out` for equal padding at both ends; sizes may be symbolic (compilers).
 
     >>> padded_size(3, 3, 2, 1, 1, 1)
     6
@@ -293,7 +293,7 @@ def padded_size(n: Any, k: Any, s: Any, d: Any, padding: Any, output_padding: An
 
 
 def fitted(size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> Axis:
-    """The axis with exactly `out` outputs after cropping `begin` positions at its beginning.
+    """Return the axis with exactly `out` outputs after cropping `begin` positions at its beginning.
 
     >>> fitted(3, 3, 2, 1, begin=1, out=6).crop_end
     0
@@ -313,7 +313,7 @@ def centred(
     upper: bool,
     output_padding: int = 0,
 ) -> Axis:
-    """The axis with `out` outputs whose total crop is divided between both ends.
+    """Return the axis with `out` outputs whose total crop is divided between both ends.
 
     total = full + output_padding - out. With `upper` an odd position is cut at the end (begin =
     floor(total/2): TensorFlow, JAX, ONNX from opset 11 SAME_UPPER), else at the beginning. If total
@@ -329,7 +329,7 @@ def centred(
 
 
 def convolved(length: int, kernel: int, stride: int, dilation: int, begin: int, end: int) -> Axis:
-    """The axis whose input gradient is an ordinary convolution of `length` positions.
+    """Return the axis whose input gradient is an ordinary convolution of `length` positions.
 
     The convolution's output, floor((length + begin + end - extent) / s) + 1 positions, is the
     transposed convolution's input; its input is the transposed convolution's output.
@@ -348,12 +348,12 @@ def convolved(length: int, kernel: int, stride: int, dilation: int, begin: int, 
 
 
 def scaled(size: int, stride: int) -> int:
-    """s*I, the output size of a transposed convolution with "same" padding."""
+    """Return s*I, the output size of a transposed convolution with "same" padding."""
     return stride * size
 
 
 def strided(length: int, stride: int) -> int:
-    """ceil(length / s), the output size of a convolution with "same" padding.
+    """Return ceil(length / s), the output size of a convolution with "same" padding.
 
     >>> strided(5, 2)
     3
@@ -364,7 +364,7 @@ def strided(length: int, stride: int) -> int:
 def same_padding(
     length: int, kernel: int, stride: int, dilation: int, *, upper: bool
 ) -> tuple[int, int]:
-    """The zeros (begin, end) around a convolution's input for ceil(length / stride) outputs.
+    """Return the zeros (begin, end) around a convolution's input for ceil(length / stride) outputs.
 
     >>> same_padding(5, 4, 2, 1, upper=True)
     (1, 2)
@@ -380,7 +380,7 @@ def _full(size: int, kernel: int, stride: int, dilation: int) -> int:
 
 
 def _within(part: range, domain: range) -> range:
-    """A part of a range, given by its positions within it."""
+    """Return a part of a range, given by its positions within it."""
     return range(domain.start + part.start, domain.start + part.stop) if part else part
 
 

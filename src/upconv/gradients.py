@@ -50,7 +50,7 @@ NEEDS: tuple[GradientName, ...] = ("x", "weight", "bias")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
-    """The gradients of one call; None for those that were not needed.
+    """The gradients of one call; None for those not requested.
 
     >>> Gradients(x=np.zeros(3)).weight is None
     True
@@ -88,7 +88,7 @@ class _Layer:
         self.swaps = problem.direction is Direction.FORWARD
 
     def call(self, name: str) -> PreparedCall:
-        """The call that computes the gradient of "x" or "weight"."""
+        """Return the call that computes the gradient of "x" or "weight"."""
         call = self.calls.get(name)
         if call is None:
             signature = self.signatures[name]
@@ -108,7 +108,7 @@ def _layer(
     x: Array,
     weight: Array,
 ) -> _Layer:
-    """`execution.prepared` for gradients: the layer from the cache, or a new one."""
+    """Return the layer from the cache, or a new one, as `execution.prepared` does for a call."""
     threads, calls = get_num_threads(), shared_cache().calls
     shapes = grad.shape, grad.dtype, x.shape, x.dtype, weight.shape, weight.dtype
     key = rule, engine_key(engine), threads, algorithm, keywords, accumulate, shapes
@@ -132,7 +132,7 @@ def gradients(
     out: Gradients | None,
     accumulate: bool,
 ) -> Gradients:
-    """The gradients named in `needs`; `rule` gives the signatures of "x" and "weight"."""
+    """Return the gradients named in `needs`; `rule` gives the signatures of "x" and "weight"."""
     grad, x, weight = as_operand("grad", grad), as_operand("x", x), as_operand("weight", weight)
     accumulate = boolean("accumulate", accumulate)
     engine = engine_for(engine, x=x, grad=grad, weight=weight)
@@ -183,7 +183,7 @@ _SMALL = 1 << 12
 
 @memory.bounded("the bias gradient")
 def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate: bool) -> Array:
-    """The sum over all axes but the channels, in float64 because its length has no bound.
+    """Return the sum over all axes but the channels, in float64 because its length has no bound.
 
     NumPy sums float32 values in float32 in less than half the time it takes in float64. Short runs
     of positions are therefore summed in float32 first: one image if channels come first, where
@@ -197,9 +197,9 @@ def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate:
         if grad.size > _SMALL and grad.dtype == np.float32 and grad.flags.c_contiguous:
             if channel_axis == grad.ndim - 1:
                 rows, axes = grad.reshape(-1, grad.shape[-1]), (0,)
-                some = len(rows) // _ROWS * _ROWS
-                blocks = rows[:some].reshape(-1, _ROWS, grad.shape[-1])
-                sums = np.concatenate([np.add.reduce(blocks, axis=1), rows[some:]])
+                complete = len(rows) // _ROWS * _ROWS
+                blocks = rows[:complete].reshape(-1, _ROWS, grad.shape[-1])
+                sums = np.concatenate([np.add.reduce(blocks, axis=1), rows[complete:]])
             else:
                 shape, axes = grad.shape[: channel_axis + 1], axes[:channel_axis]
                 sums = np.add.reduce(grad.reshape(*shape, -1), axis=-1)
@@ -232,7 +232,7 @@ def fitting(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> dict[str, Array]:
-    """The caller's targets, checked to fit their results and to share no memory."""
+    """Return the caller's targets after checking that they fit and share no memory."""
     operands = {
         name: check_out(f"out.{name}", target, shapes[name], dtypes[name])
         for name, target in targets.items()
@@ -253,7 +253,7 @@ def gradient_targets(
     *,
     accumulate: bool,
 ) -> dict[str, Array | None]:
-    """The target array of each of the `known` gradients in `needs`; None for a new array."""
+    """Return the target array of each of the `known` gradients in `needs`; None for a new array."""
     if needs is known and out is None and not accumulate:
         return dict.fromkeys(known)  # the most frequent case
     if isinstance(needs, str):

@@ -65,7 +65,7 @@ def _work(jobs: SimpleQueue[_Job], idle: deque[None]) -> None:
 
 
 def _do(job: _Job, busy: Lock, idle: deque[None]) -> None:
-    """Do one job; drop all references to it before its caller gets the answer."""
+    """Do one job; drop all references to it before answering its caller."""
     function, arguments, answer = job
     del job
     reply: _Answer = [None, None]
@@ -82,7 +82,7 @@ def _do(job: _Job, busy: Lock, idle: deque[None]) -> None:
 
 
 def _end() -> None:
-    """Wait for running jobs: a thread that is stopped inside foreign code aborts the process."""
+    """Wait for running jobs: a thread stopped inside native code aborts the process."""
     global _ended
     _ended = True
     for busy in list(_busy):

@@ -52,7 +52,7 @@ _COUNT = len(Keywords._fields)
 
 
 def rounds(precision: object, dtype: DType) -> bool:
-    """Whether a `precision` asks to round operands of `dtype` to bfloat16.
+    """Return whether a `precision` asks to round operands of `dtype` to bfloat16.
 
     Raises `ArgumentError` unless it is None or the dtype itself; float32 also allows bfloat16 and
     TF32.
@@ -73,7 +73,7 @@ _PRECISION = "Only float32 operands can be rounded; convert other arrays with .a
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
-    """One integer per axis, each >= `low`; a single one stands for all axes."""
+    """Return one integer per axis, each >= `low`; a single one stands for all axes."""
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
     all_integers = isinstance(value, tuple) and all(isinstance(entry, int) for entry in value)
@@ -87,7 +87,7 @@ _FORMS = "an int, or one int per spatial axis (the weight has {rank})"
 
 
 class Same(Enum):
-    """A padding rule; it says which end gets the odd position."""
+    """A padding rule; it decides which end gets the odd position."""
 
     UPPER = "same_upper"
     LOWER = "same_lower"
@@ -97,7 +97,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def paddings(value: Frozen, rank: int) -> Pairs | Same:
-    """(begin, end) per axis, of either sign, or a rule."""
+    """Return (begin, end) per axis, of either sign, or a rule."""
     if isinstance(value, str):
         return _named_padding(value, rank)
     if isinstance(value, int):
@@ -109,7 +109,7 @@ def paddings(value: Frozen, rank: int) -> Pairs | Same:
 
 
 def paddings_of_stride_1(value: Frozen, kernel: Sequence[int], dilation: Sequence[int]) -> Pairs:
-    """(begin, end) per axis of a convolution of stride 1, where no rule depends on the size."""
+    """Return (begin, end) per axis of a stride-1 convolution, whose rules ignore the size."""
     pairs = paddings(value, len(kernel))
     if not isinstance(pairs, Same):
         return pairs
@@ -161,7 +161,7 @@ _REMEDIES = {
 
 
 def epilogue(activation: Frozen, residual: bool) -> Epilogue:
-    """An epilogue from None, a name, (name, slope), "name:slope" or ("prelu", Operand)."""
+    """Return an epilogue from None, a name, (name, slope), "name:slope" or ("prelu", Operand)."""
     if activation is None:
         return Epilogue(residual=residual)
     if isinstance(activation, tuple) and activation[0] == PRELU:
@@ -187,12 +187,12 @@ PRELU = "prelu"
 
 
 def is_prelu(value: object) -> TypeGuard[Sequence[object]]:
-    """Whether a value is ("prelu", slopes)."""
+    """Return whether a value is ("prelu", slopes)."""
     return isinstance(value, list | tuple) and len(value) == 2 and str(value[0]) == PRELU
 
 
 def frozen_activation(value: object) -> Frozen:
-    """A hashable copy of an activation, to be interpreted by `epilogue`; PReLU is refused."""
+    """Return a hashable copy of an activation, for `epilogue` to interpret; refuse PReLU."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, str):
@@ -237,7 +237,7 @@ def transposed_axes(
     dilation: Frozen,
     output_size: Frozen,
 ) -> tuple[Axis, ...]:
-    """The axes of a transposed convolution from the keywords of `conv_transpose`.
+    """Return the axes of a transposed convolution from the keywords of `conv_transpose`.
 
     1. "same_upper"/"same_lower": out = output_size, or size*stride. The total crop, including
        output padding, is divided between both ends (ONNX from opset 11; `geometry.centred`).
@@ -268,7 +268,7 @@ def transposed_axes(
 def convolved_axes(
     size: Sequence[int], kernel: Sequence[int], stride: Frozen, padding: Frozen, dilation: Frozen
 ) -> tuple[Axis, ...]:
-    """The axes of the transposed convolution whose input gradient is `conv` on `size` positions."""
+    """Return the axes of the transpose whose input gradient is `conv` on `size` positions."""
     strides, dilations, pairs, _ = _of_class(len(kernel), stride, dilation, padding, 0)
 
     def axis(i: int, n: int, k: int, s: int, d: int) -> Axis:
@@ -284,7 +284,7 @@ def convolved_axes(
 def _of_class(
     rank: int, stride: Frozen, dilation: Frozen, padding: Frozen, output_padding: Frozen
 ) -> tuple[tuple[int, ...], tuple[int, ...], Pairs | Same, tuple[int, ...]]:
-    """Strides, dilations, paddings and output paddings: they do not depend on the input size."""
+    """Return strides, dilations, paddings and output paddings, which ignore the input size."""
     strides = integers("stride", stride, rank, 1)
     dilations = integers("dilation", dilation, rank, 1)
     extra = integers("output_padding", output_padding, rank, 0)

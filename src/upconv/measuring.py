@@ -79,7 +79,7 @@ class Ratio:
     def between(
         cls, before: Sequence[float], after: Sequence[float], again: Sequence[float] = ()
     ) -> Self:
-        """The ratio of two calls from samples in seconds; again: more samples of `before`.
+        """Return the ratio of two calls from samples in seconds; again: more samples of `before`.
 
         >>> print(Ratio.between([2.0, 2.0], [1.0, 1.0], [2.0, 2.0]))
         2.00 times as fast (2.00 to 2.00)
@@ -96,11 +96,11 @@ class Ratio:
 
     @classmethod
     def of(cls, rounds: Rounds, call: int) -> Self:
-        """The ratio of the first call in `rounds` to another."""
+        """Return the ratio of the first call in `rounds` to another."""
         return cls.between(rounds.samples[0], rounds.samples[call], rounds.again)
 
     def times(self, other: Ratio) -> Ratio:
-        """The ratio of a to c, if this one is of a to b and `other` of b to c."""
+        """Return the ratio of a to c, if this one is of a to b and `other` of b to c."""
         return Ratio(self.median * other.median, self.low * other.low, self.high * other.high)
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ def undisturbed(samples: Sequence[float]) -> float:
 
 
 def _fastest(samples: Array) -> Array:
-    """Mean of the fastest third along the last axis."""
+    """Return the mean of the fastest third along the last axis."""
     third = -(-samples.shape[-1] // 3)
     mean: Array = np.sort(samples)[..., :third].mean(axis=-1)
     return mean
@@ -191,7 +191,7 @@ class Choice:
         return self[self.name]
 
     def __getitem__(self, name: str) -> Outcome:
-        """The outcome of the way called `name`."""
+        """Return the outcome of the way called `name`."""
         return next(outcome for outcome in self.outcomes if outcome.name == name)
 
 
@@ -220,7 +220,7 @@ def disagreement(results: Sequence[Array], expected: Sequence[Array], precision:
 
 
 def _error(y: Array, z: Array, precision: str) -> tuple[float, float]:
-    """The difference of two arrays of the same shape and dtype, and the largest accepted one."""
+    """Return the difference of two arrays of one shape and dtype, and the largest accepted one."""
     if z.dtype.kind not in "fcV":
         return float(np.mean(y != z)) if z.size else 0.0, OTHER_INTEGERS
     name = {"complex64": "float32", "complex128": "float64"}.get(z.dtype.name, z.dtype.name)
@@ -268,8 +268,8 @@ def choose(
 ) -> Choice:
     """Choose the fastest way with correct results; the first way is the baseline.
 
-    seconds: approximate time for all samples; slow ways take longer. most_runs: the most runs of
-    all ways together; with this bound, no run but the baseline's first begins after `seconds`.
+    seconds: approximate time for all samples; slow ways take longer. most_runs: a bound on the
+    runs of all ways; with it, no run but the baseline's first begins after `seconds`.
     arrays: converts the return value of a way to arrays. precision: see `disagreement`. truth:
     computes the results in a more precise dtype. If a way differs from the baseline by more than
     rounding, it still passes if it is at least as close to the truth as the baseline.
@@ -319,16 +319,16 @@ def decide(
     ('parts', {'layers': 'it is not faster: 1.01 times as fast (0.90 to 1.20)', \
 'PyTorch': 'parts is faster'})
     """
-    least = {
+    worst = {
         name: min(samples, key=lambda one: one.low) for name, samples in ratios.items() if samples
     }
-    surely = {name: ratio for name, ratio in least.items() if ratio.low > required}
-    best = max(surely, key=lambda name: surely[name].low, default=baseline)
+    qualified = {name: ratio for name, ratio in worst.items() if ratio.low > required}
+    best = max(qualified, key=lambda name: qualified[name].low, default=baseline)
     words = "it is not faster", "its times vary too much (measure again on a quiet machine)"
-    whys = {name: f"{words[one.median > required]}: {one}" for name, one in least.items()}
-    if not surely:
+    whys = {name: f"{words[one.median > required]}: {one}" for name, one in worst.items()}
+    if not qualified:
         return baseline, whys
-    whys |= dict.fromkeys((*surely, baseline), f"{best} is faster")
+    whys |= dict.fromkeys((*qualified, baseline), f"{best} is faster")
     del whys[best]
     return best, whys
 
@@ -379,7 +379,7 @@ class _Trial:
     def rounds(
         self, timed: Sequence[int], seconds: float, begins: Callable[[int], object]
     ) -> Rounds:
-        """Interleaved samples of the ways with these indices."""
+        """Return interleaved samples of the ways with these indices."""
         bounds = Bounds(seconds, None, PATIENCE, FEWEST_ROUNDS, is_clear)
         if self._most is not None:
             bounds = Bounds(self._deadline - time.perf_counter(), self._most - self.runs)

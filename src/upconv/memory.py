@@ -28,15 +28,13 @@ def require(nbytes: int, purpose: str) -> None:
         return
     available = available_bytes()
     if nbytes > available:
-        message = (
-            f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
-        )
+        message = f"{purpose} needs {readable(nbytes)}; this process may use {readable(available)}."
         remedy = "Check stride, kernel and sizes, or work on smaller pieces of the input."
         raise MemoryLimitError(f"{message} {remedy}")
 
 
 def refused(purpose: str, error: Exception) -> MemoryLimitError:
-    """The error to raise if an allocation fails in spite of the check."""
+    """Return the error to raise if an allocation fails in spite of the check."""
     if isinstance(error, MemoryLimitError):
         return error
     message = f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
@@ -72,7 +70,7 @@ def bounded(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def readable(nbytes: int) -> str:
-    """`nbytes` with a binary unit, such as "1.5 GiB"."""
+    """Return `nbytes` with a binary unit, such as "1.5 GiB"."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(max(nbytes.bit_length() - 1, 0) // 10, len(units) - 1)
     if nbytes >> (10 * power) >= 10**6:
@@ -81,7 +79,7 @@ def readable(nbytes: int) -> str:
 
 
 def available_bytes() -> int:
-    """The number of bytes this process may still use: the smallest of all readable limits."""
+    """Return the bytes that this process may still use: the smallest of all readable limits."""
     return max(0, min(_limits(), default=sys.maxsize))
 
 
@@ -96,15 +94,15 @@ def _limits() -> Iterator[int]:
 
 
 def _entries(path: str, *names: str) -> Iterator[int]:
-    """The numbers in the lines of a file that begin with one of the names."""
+    """Yield the numbers in the lines of a file that begin with one of the names."""
     for line in _read(path).splitlines():
         if line.startswith(names):
             yield int(line.split()[1])
 
 
 def _control_group() -> Iterator[int]:
-    """The memory that the control group leaves: its limit minus its use. The page cache does not
-    count as used, since the kernel reclaims it under pressure."""
+    """Yield the control group's limit minus its use. The page cache does not count as used, since
+    the kernel reclaims it under pressure."""
     for folder, limit_name, used_name in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),

@@ -54,7 +54,7 @@ def conv_transpose(
     precision: PrecisionName | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Transposed convolution: every input position adds `weight` times its value to the output.
+    """Compute a transposed convolution: each input adds its value times `weight` to the output.
 
     Along one axis of `size` inputs, output `o` is the sum of `x[i] * weight[t]` over all pairs with
     `stride*i + dilation*t = o + begin`, as in PyTorch and in ONNX's ConvTranspose. There are
@@ -131,7 +131,7 @@ def conv_transpose_backward(
     out: Gradients | None = None,
     accumulate: bool = False,
 ) -> Gradients:
-    """Gradients of `conv_transpose` with respect to x, weight and bias.
+    """Compute the gradients of `conv_transpose` with respect to x, weight and bias.
 
     grad: the gradient of a scalar with respect to the forward result; it has that result's shape.
     x, weight and the keywords: as in the forward call (without bias, activation and residual).
@@ -176,7 +176,7 @@ def conv(
     precision: PrecisionName | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Ordinary convolution (cross-correlation, as in every deep-learning framework).
+    """Compute an ordinary convolution (cross-correlation, as in every deep-learning framework).
 
     Along one axis output `i` is the sum of `x[stride*i + dilation*t - begin] * weight[t]`, where x
     is 0 outside. There are `(size + begin + end - dilation*(kernel-1) - 1) // stride + 1` outputs.
@@ -222,7 +222,7 @@ def conv_backward(
     out: Gradients | None = None,
     accumulate: bool = False,
 ) -> Gradients:
-    """Gradients of `conv` with respect to x, weight and bias; see `conv_transpose_backward`.
+    """Compute the gradients of `conv`, to x, weight and bias; see `conv_transpose_backward`.
 
     >>> import numpy as np
     >>> x, w = np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]])

@@ -75,7 +75,7 @@ def plan(
         precision,
     )  # fmt: skip
     layer = input_shape, weight, bias, keywords, activation, residual
-    return _planned(False, *layer, engine, algorithm, dtype, threads, tune)
+    return _make_plan(False, *layer, engine, algorithm, dtype, threads, tune)
 
 
 def conv_plan(
@@ -113,15 +113,15 @@ def conv_plan(
     geometry = stride, padding, 0, dilation, groups, None
     keywords = Keywords.of(*geometry, layout, weight_layout, precision)
     layer = input_shape, weight, bias, keywords, activation, residual
-    return _planned(True, *layer, engine, algorithm, dtype, threads, tune)
+    return _make_plan(True, *layer, engine, algorithm, dtype, threads, tune)
 
 
-def _planned(
+def _make_plan(
     convolves: bool, input_shape: Sequence[int], weight: Any, bias: Any, keywords: Keywords,
     activation: Any, residual: Any, engine: str | Engine | None, algorithm: str, dtype: Any,
     threads: int | None, tune: bool | None,
 ) -> Plan:  # fmt: skip
-    """The plan of an ordinary or a transposed convolution."""
+    """Plan an ordinary or a transposed convolution."""
     (activation, slopes), choice = activation_of(activation, dtype), Algorithm.of(algorithm)
     weight = converted("weight", weight, dtype)
     bias = None if bias is None else converted("bias", bias, dtype)
@@ -132,7 +132,7 @@ def _planned(
 
 
 class _Form(NamedTuple):
-    """A plan's call with or without a residual, and the plan's own, unpacked copies of arrays."""
+    """A plan's call with or without a residual, and its unpacked copies of arrays."""
 
     call: PackedCall
     weight: Array
@@ -183,7 +183,7 @@ class Plan:
             bias = None if bias is None else copied("the plan's bias", bias)
             slopes = None if slopes is None else copied("the plan's slopes", slopes)
         self._packings = packings or Packings()
-        form = self._prepared(residual, weight, bias, slopes)
+        form = self._prepare(residual, weight, bias, slopes)
         # Everything that `close` drops is in one attribute: another thread may close at any time.
         self._forms = {residual: form}
         self._signature, self._engine_name = form.call.signature, form.call.engine
@@ -279,21 +279,21 @@ class Plan:
         return f"<Plan {self.problem} on {self.engine}>"
 
     def _arguments(self, request: Request, packings: Packings | None) -> tuple[Any, ...]:
-        """The arguments of a plan of the same layer."""
+        """Return the arguments for another plan of this layer."""
         _, weight, bias, slopes = self._form(self._residual)
         fixed = request, self._engine, self._threads, weight, bias
         return *fixed, self._residual, self._tune, self._algorithm, packings, slopes
 
     def _form(self, residual: bool) -> _Form:
-        """The plan's form with or without a residual; two threads may both prepare it."""
+        """Return the plan's form with or without a residual; two threads may both prepare it."""
         forms = self._forms
         first = forms.get(self._residual)
         if first is None:
             raise EngineError("This plan is closed. Make a new one with upconv.plan.")
-        form = forms.get(residual) or self._prepared(residual, *first[1:])
+        form = forms.get(residual) or self._prepare(residual, *first[1:])
         return forms.setdefault(residual, form)
 
-    def _prepared(
+    def _prepare(
         self, residual: bool, weight: Array, bias: Array | None, slopes: Array | None
     ) -> _Form:
         signature = self._request.signature(residual=residual)
@@ -307,7 +307,7 @@ class Plan:
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         dtype = self._request.weight.dtype
         if type(value) is self._kind and value.dtype is dtype and value.shape == shape:
-            return value  # the checks below would agree, at five times the cost
+            return value  # the checks below would agree, in five times the time
         array = as_operand(name, value)
         if isinstance(array, DeviceArray) or self._kind is None:
             same_place({"the plan's weight": self._form(self._residual).weight, name: array})

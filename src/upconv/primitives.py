@@ -80,7 +80,7 @@ class Entry:
     nbytes: int
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at exit an engine may be finalised before its primitives
+        if not _ending():  # at exit an engine may be finalized before its primitives
             self.primitive.close()
 
 
@@ -102,7 +102,7 @@ class PrimitiveCache:
         _caches.add(self)
 
     def entry(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Entry:
-        """The entry of a problem's primitive, built if necessary."""
+        """Return the entry of a problem's primitive, built if necessary."""
         key = _Key(problem, id(engine), variant, engine.fingerprint(), threads)
         entry = self._entries.get(key)
         if entry is not None and self.used(entry):
@@ -126,7 +126,7 @@ class PrimitiveCache:
         return True
 
     def info(self) -> CacheInfo:
-        """The current statistics."""
+        """Return the current statistics."""
         return CacheInfo(
             **self._totals,
             entries=len(self._entries),
@@ -194,7 +194,7 @@ _shared: dict[str, PrimitiveCache] = {}
 
 
 def shared_cache() -> PrimitiveCache:
-    """The cache of the process, which all public functions use; the first call creates it."""
+    """Return the process's cache, which all public functions use; the first call creates it."""
     # If two threads create it at once, one cache is discarded. Later calls need no lock.
     return _shared.get("") or _shared.setdefault("", PrimitiveCache())
 

@@ -34,7 +34,7 @@ class _Member(Enum):
 
 
 class Direction(_Member):
-    """The partial derivative of the trilinear form to compute."""
+    """A partial derivative of the trilinear form."""
 
     FORWARD = "forward"
     INPUT_GRAD = "input_grad"
@@ -93,12 +93,12 @@ class DataLayout(_Member):
     NXC = "NXC"
 
     def shape(self, batch: int, channels: int, size: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of an array in this order."""
+        """Return the shape of an array in this order."""
         return (batch, channels, *size) if self is DataLayout.NCX else (batch, *size, channels)
 
     @cache
     def to_ncx(self, rank: int) -> tuple[int, ...]:
-        """The permutation that transposes an array in this order to NCX.
+        """Return the permutation that transposes an array in this order to NCX.
 
         >>> DataLayout.NXC.to_ncx(rank=2)
         (0, 3, 1, 2)
@@ -108,7 +108,7 @@ class DataLayout(_Member):
         return (0, rank + 1, *range(1, rank + 1))
 
     def by_channel(self, rank: int) -> tuple[int, ...]:
-        """The shape in which one number per channel broadcasts along all other axes.
+        """Return the shape in which one number per channel broadcasts along all other axes.
 
         >>> DataLayout.NXC.by_channel(rank=2)
         (1, 1, 1, -1)
@@ -132,7 +132,7 @@ class WeightLayout(_Member):
     OXI = "OXI"
 
     def shape(self, i: int, o: int, kernel: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a weight in this order; `i` and `o` are the extents of axes I and O."""
+        """Return a weight's shape in this order; `i` and `o` are the extents of axes I and O."""
         ordered, extents = [0] * (len(kernel) + 2), (i, o, *kernel)
         for axis, extent in zip(self.to_iox(len(kernel)), extents, strict=True):
             ordered[axis] = extent
@@ -140,7 +140,7 @@ class WeightLayout(_Member):
 
     @cache
     def to_iox(self, rank: int) -> tuple[int, ...]:
-        """The permutation that transposes a weight in this order to IOX.
+        """Return the permutation that transposes a weight in this order to IOX.
 
         >>> WeightLayout.XOI.to_iox(rank=2)
         (3, 2, 0, 1)
@@ -154,7 +154,7 @@ class WeightLayout(_Member):
 
     @cache
     def swapped(self) -> WeightLayout:
-        """The same memory with I and O swapped: a convolution's weight in its transpose."""
+        """Return the same memory with I and O swapped: a convolution's weight in its transpose."""
         return WeightLayout(self.value.translate(str.maketrans("IO", "OI")))
 
 
@@ -214,12 +214,12 @@ class Epilogue:
 
 
 NO_EPILOGUE = Epilogue()
-_LEAST = {"batch": 0, "in_channels": 1, "out_channels": 1, "groups": 1}
+_LOWEST = {"batch": 0, "in_channels": 1, "out_channels": 1, "groups": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One transposed convolution or one of its gradients, as parameter, cache key and text.
+    """One transposed convolution or one of its gradients, as parameter, cache key and string.
 
     `axes` holds one `Axis` per spatial dimension. `in_channels` and `out_channels` count the
     channels of all groups. `bias` adds one value per channel of the result (never for WEIGHT_GRAD).
@@ -253,7 +253,7 @@ class Problem:
     def __post_init__(self) -> None:
         if not self.axes:
             raise ArgumentError("axes", "()", "at least one spatial axis")
-        for name, low in _LEAST.items():
+        for name, low in _LOWEST.items():
             if (count := getattr(self, name)) < low:
                 raise ArgumentError(name, str(count), f"an integer >= {low}")
         for name in ("in_channels", "out_channels"):
@@ -317,7 +317,7 @@ class Problem:
 
     @property
     def operand_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the operands (a, b) of `Primitive.run`, in the order of the table above."""
+        """Shapes of the operands (a, b) of `Primitive.run`, in the order of the module's table."""
         return {
             Direction.FORWARD: (self.x_shape, self.weight_shape),
             Direction.INPUT_GRAD: (self.y_shape, self.weight_shape),
@@ -361,7 +361,7 @@ class Problem:
         return self.dtype.itemsize * sum(prod(shape) for shape in shapes)
 
     def replace(self, **changes: Any) -> Problem:
-        """This problem with some fields changed; a change of dtype resets the rounding."""
+        """Return this problem with some fields changed; a change of dtype resets the rounding."""
         if "dtype" in changes:
             changes = {"rounded": False, "tf32": False} | changes
         return Problem(**{name: getattr(self, name) for name in _NAMES} | changes)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def roofline(threads: int, *, measure: bool) -> Limits | None:
-    """The stored roofline, or one measured now if `measure`; None without llvmlite."""
+    """Return the stored roofline, or one measured now if `measure`; None without llvmlite."""
     if not measure and not shared_store().count(ROOFLINES):
         return None  # without loading the compiler
     known = _remembered(threads)
@@ -49,7 +49,7 @@ def _remembered(threads: int) -> Limits | None:
 
 
 def _limits() -> Any:
-    """The measuring module; None without llvmlite."""
+    """Return the measuring module; None without llvmlite."""
     try:
         with importing:
             from .engines.jit import roofline as limits

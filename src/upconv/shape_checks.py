@@ -1,4 +1,4 @@
-"""The checks of a call, which convert shapes, dtypes and frozen keywords to a problem.
+"""Checks that convert a call's shapes, dtypes and frozen keywords to a problem.
 
 `Operand`s describe the arrays of a call, `Keywords` its geometry and layouts. The functions here
 are pure. `execution` caches their results, so a repeated call is not checked again. Every message
@@ -44,7 +44,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, shape: Shape, *, batched: bool) -> Signature:
-        """The signature of a problem whose result has `shape`.
+        """Return the signature of a problem whose result has `shape`.
 
         An empty result has 0 bytes, unless its other extents are too large for any array.
         """
@@ -54,7 +54,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def whole(cls, problem: Problem) -> Signature:
-        """The signature of a problem whose operands have a batch axis."""
+        """Return the signature of a problem whose operands have a batch axis."""
         return cls.of(problem, problem.result_shape, batched=True)
 
 
@@ -69,19 +69,19 @@ class Request(NamedTuple):
     convolves: bool = False  # ordinary, not transposed
 
     def signature(self, *, residual: bool) -> Signature:
-        """The checked signature, with or without a residual."""
+        """Return the checked signature, with or without a residual."""
         bare = self._with(None)
         return self._with(Operand(bare.shape, self.x.dtype)) if residual else bare
 
     def gradient(self, direction: Direction) -> Signature:
-        """The signature of a gradient of a transposed convolution, without an epilogue."""
+        """Return the signature of a gradient of a transposed convolution, without an epilogue."""
         bare = self._replace(bias=None, activation=None).signature(residual=False)
         grad = Operand(bare.shape, self.x.dtype)
         signatures = transposed_gradient(grad, self.x, self.weight, self.keywords, False)
         return signatures["x" if direction is Direction.INPUT_GRAD else "weight"]
 
     def takes_residual(self, residual: object) -> bool:
-        """Whether `residual` (None, a bool, or an array of the result's shape) requests one."""
+        """Return whether `residual` (None, a bool or an array like the result) requests one."""
         if residual is None or isinstance(residual, bool | np.bool_):
             return bool(residual)
         if not any(hasattr(type(residual), name) for name in ("__array__", "__dlpack__")):
@@ -100,7 +100,7 @@ class Request(NamedTuple):
 
 
 def activation_of(value: object, dtype: object = None) -> tuple[Frozen, Array | None]:
-    """A hashable activation, and the slopes of PReLU, converted to `dtype` unless that is None.
+    """Return a hashable activation, and PReLU's slopes, converted to `dtype` unless it is None.
 
     For PReLU the hashable part is ("prelu", Operand), which describes the slopes.
     """
@@ -185,7 +185,7 @@ def _problem(
     x: Operand, weight: Operand, keywords: Keywords, convolves: bool,
     direction: Direction, bias: Operand | None, epilogue: Epilogue, accumulate: bool = False,
 ) -> tuple[Problem, bool]:  # fmt: skip
-    """The problem, and whether x has a batch axis.
+    """Return the problem, and whether x has a batch axis.
 
     A convolution is expressed by its transpose: its outputs are the transpose's inputs.
     """
@@ -272,7 +272,7 @@ class _Frame(NamedTuple):
             raise ShapeError("x.shape", got, expected, remedy)
 
     def hint(self, x: Shape, wanted: int, swapped: int) -> str:
-        """Advise about an x whose channels are not `wanted`; `swapped`: if axes I and O were."""
+        """Advise on an x without `wanted` channels; `swapped`: that number with I and O swapped."""
         order, is_last = self.weight_layout, self.layout is DataLayout.NXC
         if self.channels == swapped:
             other = f"weight_layout={order.swapped().value!r}"
@@ -286,6 +286,6 @@ class _Frame(NamedTuple):
         )
 
     def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:
-        """Extents of the axes I and O, and the kernel."""
+        """Return the extents of axes I and O, and the kernel."""
         i, o, *kernel = (shape[axis] for axis in self.weight_layout.to_iox(len(shape) - 2))
         return i, o, tuple(kernel)

@@ -62,7 +62,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def by_one_thread(method: Method) -> Method:
-    """Make a method refuse to run while another thread is in such a method of the same object.
+    """Make a method refuse to run while another thread runs one of the same object.
 
     The method records the thread's number instead of taking a lock: Ctrl-C may occur anywhere, and
     the interrupted thread must be able to continue.
@@ -139,7 +139,7 @@ class Stateful:
 
     @by_one_thread
     def to_bytes(self) -> bytes:
-        """The state without the weights, for `from_bytes` of a stream with the same definition.
+        """Return the state without the weights, for `from_bytes` of a stream defined alike.
 
         It contains a checksum and a digest of the definition. The definition includes the engine
         and the kind of processor, since others would produce different bits.
@@ -147,7 +147,7 @@ class Stateful:
         return encoded(self._digest(), self._state())
 
     def from_bytes(self, data: bytes) -> Self:
-        """A new stream with these weights in the state `data`; `ArgumentError` if it is damaged.
+        """Return a new stream with these weights in state `data`; `ArgumentError` if it is damaged.
 
         >>> import numpy as np
         >>> from upconv import stream
@@ -160,7 +160,7 @@ class Stateful:
 
     @by_one_thread
     def copy(self) -> Self:
-        """An independent stream in the same state; the weights are shared."""
+        """Return an independent stream in the same state; the weights are shared."""
         return self._with(self._state())
 
     def _require_open(self) -> None:
@@ -168,13 +168,13 @@ class Stateful:
             raise EngineError("This stream is finished. Call reset() to start again.")
 
     def _digest(self) -> bytes:
-        """A digest of the stream's definition."""
+        """Return a digest of the stream's definition."""
         raise NotImplementedError
 
     def _state(self) -> list[Any]:
-        """The state: numbers, None, arrays that are never written to, and lists of these."""
+        """Return the state: numbers, None, arrays that are never written to, and lists of these."""
         raise NotImplementedError
 
     def _with(self, state: list[Any]) -> Self:
-        """A stream with the same definition in the given state."""
+        """Return a stream with the same definition in the given state."""
         raise NotImplementedError

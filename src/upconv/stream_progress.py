@@ -27,7 +27,7 @@ _FAR = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The axis of a stream of a transposed convolution, or of an ordinary one if `convolves`.
+    """One axis of a streamed transposed convolution, or of an ordinary one if `convolves`.
 
     `begin` and `end` are the crops of a transposed convolution, or the zeros around a convolution's
     input; both may be negative.
@@ -63,36 +63,36 @@ class Progress:
         return Fraction(1, self.stride) if self.convolves else Fraction(self.stride)
 
     def final(self, taken: int) -> int:
-        """Number of results that no later input can change after `taken` inputs."""
+        """Return the number of results that no later input can change after `taken` inputs."""
         if self.convolves:
             return max(0, (taken - 1 - self.lag) // self.stride + 1)
         return max(0, self.stride * taken - self.lag)
 
     def takes(self, results: int) -> int:
-        """The smallest number of inputs after which `results` results are final."""
+        """Return the smallest number of inputs after which `results` results are final."""
         if self.convolves:
             return max(0, self.stride * (results - 1) + 1 + self.lag)
         return max(0, -(-(results + self.lag) // self.stride))
 
     def total(self, taken: int) -> int:
-        """Number of results if no more inputs come; `ShapeError` if that is not a valid size."""
+        """Return the number of results if the input ends here; `ShapeError` if it is not valid."""
         if self.convolves:
             around = (self.begin, self.end)
             return convolved(taken, self.kernel, self.stride, self.dilation, *around).size
         return Axis(taken, self.kernel, self.stride, self.dilation, self.begin, self.end).out
 
     def first(self, taken: int) -> int:
-        """The first of `taken` inputs that results not yet final may need."""
+        """Return the first of `taken` inputs that results not yet final may need."""
         return min(max(0, self.reads(self.final(taken))), taken)
 
     def reads(self, result: int) -> int:
-        """The first input that results from `result` on need; it may be negative."""
+        """Return the first input that results from `result` on need; it may be negative."""
         if self.convolves:
             return self.stride * result - self.begin
         return -(-(result + self.begin - self.extent + 1) // self.stride)
 
     def shift(self, first: int, result: int) -> int:
-        """`begin` for inputs renumbered from `first` and results renumbered from `result`."""
+        """Return `begin` for inputs renumbered from `first`, and results from `result`."""
         if self.convolves:
             return self.begin - self.stride * result + first
         return self.begin + result - self.stride * first
@@ -110,12 +110,12 @@ class Progress:
         return int(self._most(lambda o: Fraction(self.takes(o + 1) - 1 - o // rate)))
 
     def _most(self, late: Callable[[int], Fraction]) -> Fraction:
-        """The maximum over one period, far from the beginning: it is at one of three positions."""
+        """Return the maximum over one period far from the beginning, at one of three positions."""
         period = self.stride
         return max(late(period * _FAR + i) for i in (0, period - 1, self.lag % period))
 
     def window(self, inputs: int, shift: int, results: int) -> Axis:
-        """The axis that computes `results` results from `inputs` inputs, with `shift` as begin."""
+        """Return the axis for `results` results from `inputs` inputs, with `shift` as its begin."""
         size, out = (results, inputs) if self.convolves else (inputs, results)
         return fitted(size, self.kernel, self.stride, self.dilation, shift, out)
 
@@ -136,4 +136,4 @@ class Flow(Protocol):
         """The largest number of inputs that a result needs beyond the one at its position."""
 
     def final(self, taken: int) -> int:
-        """The number of results that no later input can change after `taken` inputs."""
+        """Return the number of results that no later input can change after `taken` inputs."""

@@ -10,8 +10,8 @@ e_min <= e <= e_max and all shifts are a multiple of D away from e_max, it has
 
 The phases that share a position can be chosen: cropping c < s positions at the beginning of the
 shuffled result, and crop_begin - c by the convolution, moves the shifts and may save one tap. With
-s = 1 this is the well-known convolution with the reversed kernel. Along each axis s*K/k
-multiplications are done per needed one. n - I depends only on s, k, d and the crops, so everything
+s = 1 this is the well-known convolution with the reversed kernel. Each axis has s*K/k times
+as many multiplications as necessary. n - I depends only on s, k, d and the crops, so everything
 here holds for any size.
 
 Operations around a transposed convolution can be merged into its axis, with crops (p, q):
@@ -61,14 +61,14 @@ class SubPixel:
 
     @classmethod
     def of(cls, axis: Axis, cut: int) -> SubPixel:
-        """The convolution whose shuffled result is cropped by `cut` positions at its beginning."""
+        """Return the convolution whose shuffled result loses `cut` positions at its beginning."""
         begin = axis.crop_begin - cut
         unsized = replace(axis, size=_ANY_SIZE, crop_begin=begin)
         return cls._of(unsized, unsized.phases(), (cut, 0))
 
     @classmethod
     def of_phase(cls, axis: Axis, phase: int) -> SubPixel:
-        """The convolution that computes one phase, at the length of the longest; it may be zero."""
+        """Return the convolution for one phase, as long as the longest; it may have no taps."""
         unsized = replace(axis, size=_ANY_SIZE)
         return cls._of(unsized, (unsized.phases()[phase],), (0, 0))
 
@@ -97,19 +97,19 @@ class SubPixel:
         return len(self.taps)
 
     def fits(self, size: int) -> bool:
-        """Whether the convolution has outputs for an input of `size`."""
+        """Return whether the convolution has outputs for an input of `size`."""
         left = size - sum(max(-zeros, 0) for zeros in self.zeros)
         return left > 0 and size + sum(self.zeros) > self.dilation * (self.kernel - 1)
 
 
 def folded(axis: Axis) -> SubPixel:
-    """The convolution whose shuffled result begins with the output."""
+    """Return the convolution whose shuffled result begins with the output."""
     return SubPixel.of(axis, 0)
 
 
 @lru_cache(maxsize=256)
 def thriftiest(axis: Axis) -> SubPixel:
-    """The convolution with the fewest taps; among those, the one with the smallest cut."""
+    """Return the convolution with the fewest taps; among those, the one with the smallest cut."""
     # The span of the shifts is smallest if tap 0 begins a phase, often even without a cut. With
     # dilation, another cut may rarely bring the shifts onto a coarser grid.
     cuts = {0, axis.crop_begin % axis.stride, *range(min(axis.stride, _FEW))}
@@ -118,18 +118,18 @@ def thriftiest(axis: Axis) -> SubPixel:
 
 
 def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
-    """Number of multiplications done per needed one, over all axes."""
+    """Return how many times as many multiplications as necessary are done, over all axes."""
     pairs = zip(axes, forms, strict=True)
     return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
 
 
 def cropped(axis: Axis, begin: int, end: int) -> Axis:
-    """The axis with its output cropped by `begin` and `end` more positions (negative: extended)."""
+    """Return the axis with `begin` and `end` more output positions cropped (negative: added)."""
     return replace(axis, crop_begin=axis.crop_begin + begin, crop_end=axis.crop_end + end)
 
 
 def behind(axis: Axis, begin: int, end: int) -> Axis | None:
-    """The axis with the same outputs for the input without `begin` and `end` zeros around it.
+    """Return the axis with the same outputs for an input without its `begin` and `end` zeros.
 
     Negative numbers stand for positions that were cropped from the input. The result is None if
     such a position may reach an output.

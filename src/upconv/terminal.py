@@ -1,4 +1,4 @@
-"""Text output for people: tables, escaped foreign names, and a progress line."""
+"""Text output for people: tables, escaped names, and a progress line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .argument_checks import function
 
 Progress = Callable[[str, int, int], None]
-"""Callback that gets the name of a step, its number from 1, and the number of steps."""
+"""Callback for the name of a step, its number from 1, and the number of steps."""
 
 WIDTH = 80  # columns of printed text
 
@@ -104,5 +104,5 @@ def shortened(text: str, longest: int = 72, mark: str = "…") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return a foreign error's message on one short line, or its type if it has no message."""
+    """Return a third-party error's message on one short line, or its type if it has none."""
     return shortened(" ".join(str(error).split()) or type(error).__name__, 500, "...")

@@ -22,7 +22,7 @@ _MOST = 4096
 _GROUP = Path("/sys/fs/cgroup")
 WORTH_A_THREAD = 200_000
 """Multiply-adds that take about as long as waking a thread. The number is the same for all
-processors, because the number of threads decides into which jobs a layer is cut."""
+processors, because the number of threads decides how a layer is split into jobs."""
 _chosen: int | None = None
 _default: int | None = None
 _pool: ThreadPool | None = None
@@ -46,7 +46,7 @@ def set_num_threads(n: int | None) -> None:
 
 
 def get_num_threads() -> int:
-    """Number of threads that engines use by default.
+    """Return the number of threads that engines use by default.
 
     >>> get_num_threads() >= 1
     True
@@ -65,23 +65,23 @@ def useful_threads(multiply_adds: int, threads: int) -> int:
 
 
 def asked_for() -> int | None:
-    """The number set by `set_num_threads` or `UPCONV_NUM_THREADS`; None if neither is set."""
+    """Return the number set by `set_num_threads` or `UPCONV_NUM_THREADS`, or None."""
     return _own() if _chosen is None else _chosen
 
 
 def checked(n: int, argument: str = "threads") -> int:
-    """`n` if it is a valid number of threads, else `ArgumentError`."""
+    """Return `n` if it is a valid number of threads; raise `ArgumentError` otherwise."""
     return integer(argument, n, 1, _MOST, "Omit it to use all processors of this process.")
 
 
 def resolved(n: int | None) -> int:
-    """The number of threads of one call: `n`, or `get_num_threads()` for None."""
+    """Return the number of threads of one call: `n`, or `get_num_threads()` for None."""
     return get_num_threads() if n is None else checked(n)
 
 
 @lru_cache(maxsize=1)
 def _own() -> int | None:
-    """The value of `UPCONV_NUM_THREADS`, read once."""
+    """Return the value of `UPCONV_NUM_THREADS`, read once."""
     return integer_variable("UPCONV_NUM_THREADS", 1, _MOST)
 
 
@@ -97,7 +97,7 @@ def _from_environment() -> int | None:
 
 
 def processors() -> int:
-    """Number of processors by affinity, at most the control group's quota rounded up."""
+    """Return the number of processors by affinity, at most the control group's quota rounded up."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
@@ -121,7 +121,7 @@ class ThreadPool(Protocol):
     """The thread pool of another library."""
 
     def awake(self) -> bool:
-        """Whether the threads are running or spinning; sleeping threads are not used."""
+        """Return whether the threads are running or spinning; sleeping threads are not used."""
         ...
 
     def run(self, work: int, argument: int, threads: int) -> None:
@@ -140,7 +140,7 @@ def borrow(pool: ThreadPool | None) -> None:
 
 
 def borrowed() -> ThreadPool | None:
-    """The pool that does the engines' work instead of upconv's own threads, or None."""
+    """Return the pool that does the engines' work instead of upconv's own threads, or None."""
     return _lent.pool or _pool
 
 

@@ -1,9 +1,9 @@
 """Interleaved timing of calls, in the process that runs them.
 
-In each round every call waits for a rest, runs for `_SAMPLE_SECONDS`, or less if the time is short,
-and gives one sample: its fastest run. During the rest the threads of the previous call, which spin
-for a while after their work, fall asleep. The first run finds other data in the caches and is
-seldom the fastest. Disturbances make calls slower, never faster. Drift affects all calls alike,
+In each round, every call gives one sample: the fastest of its runs in `_SAMPLE_SECONDS`, or less if
+time is short. Before each sample there is a rest: the threads of the previous call, which spin for
+a while after their work, fall asleep. The first run finds other data in the caches and is seldom
+the fastest. Disturbances make calls slower, never faster. Drift affects all calls alike,
 since each has a sample in every round. The first call, the baseline, has a sample both at the
 beginning and at the end of each round: their difference is noise.
 """
@@ -56,7 +56,7 @@ def format_seconds(seconds: float) -> str:
 def rest() -> None:
     """Wait until no thread of this process computes, but at most `_LONGEST_REST` seconds.
 
-    Threads of libraries spin after their work, and would compete with the next call.
+    Library threads spin after their work, and would compete with the next call.
     """
     deadline = time.perf_counter() + _LONGEST_REST
     while time.perf_counter() < deadline:
@@ -77,7 +77,7 @@ class Others:
         self._begin = _clocks()
 
     def words(self) -> str:
-        """A sentence on their processor use; "" for less than a tenth of all, or if unknown."""
+        """Return a sentence on their processor use; "" if it is below a tenth or unknown."""
         wall, busy, own = (b - a for a, b in zip(self._begin, _clocks(), strict=True))
         used = (busy - own) / max(wall, _SHORTEST)
         count = len(os.sched_getaffinity(0)) if busy else 0
@@ -90,7 +90,7 @@ _SHORTEST, _NOTABLE = 0.2, 0.1  # seconds, since Linux counts in steps of 0.01; 
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds of wall time, of all work on this process's processors (0 if unknown), of its own."""
+    """Return seconds: wall time, work on this process's processors (0 if unknown), its own work."""
     ticks = 0
     try:
         names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -122,7 +122,7 @@ class Rounds:
 def interleaved(
     calls: Sequence[Call], seconds: float, begins: Callable[[int], object] | None = None
 ) -> Rounds:
-    """Samples of each call, one per round, in about `seconds` altogether.
+    """Return samples of each call, one per round, in about `seconds` altogether.
 
     begins: called before each round with its number, from 1.
     """
@@ -149,7 +149,7 @@ class Bounds:
     decided: Callable[[Rounds], bool] | None = None
 
     def over(self, rounds: int, calls: int, begin: float) -> bool:
-        """Whether no further call may begin after these numbers of rounds and calls."""
+        """Return whether no further call may begin after these numbers of rounds and calls."""
         if self.calls is not None and calls >= self.calls:
             return True
         enough = self.seconds * (1 if rounds >= _ENOUGH_ROUNDS else self.patience)
@@ -162,7 +162,7 @@ def sampled(
     begins: Callable[[int], object] | None = None,
     prepare: Callable[[int], object] = lambda _: None,
 ) -> Rounds:
-    """Samples of calls that have already run at least once.
+    """Return samples of calls that have already run at least once.
 
     The bound on calls may cut only the first round short. prepare: called, untimed, before each
     sample with the index of the call.
@@ -201,7 +201,7 @@ def sampled(
 def sample(
     call: Call, length: float, most: int = _MOST_CALLS, fewest: int = _FEWEST_CALLS
 ) -> tuple[float, int]:
-    """The time of the fastest call within `length` seconds, and the number of calls.
+    """Return the time of the fastest call within `length` seconds, and the number of calls.
 
     most, fewest: bounds on the calls after the first; a long call runs only once.
     """

@@ -266,7 +266,7 @@ def test_a_full_disk_is_an_error(args):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert done.stderr == b"error: Cannot write the standard output: No space left on device.\n"
+    assert done.stderr == b"error: Cannot write to the standard output: No space left on device.\n"
 
 
 @pytest.mark.parametrize(

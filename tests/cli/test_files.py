@@ -26,6 +26,15 @@ def folder(tmp_path, monkeypatch):
 RUN = ["mxnet", "run", "net.json", "-o", "y.npz", "--inputs"]
 
 
+def test_a_scalar_result_is_called_scalar(folder):
+    np.save("x.npy", np.float32(2))
+    assert called(*RUN, "x.npy").stdout == b"relu0_output scalar\n"
+
+
+def test_a_missing_input_is_named(folder):
+    assert "no array or shape for data; the inputs are data;" in failed(called(*RUN[:3]), 2)
+
+
 def npy(header, data=b"", version=b"\x01\x00"):
     text = header if isinstance(header, bytes) else repr(header).encode()
     length = struct.pack("<H" if version[0] == 1 else "<I", len(text))

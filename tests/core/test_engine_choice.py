@@ -152,7 +152,7 @@ def chosen(table: dict[str, Named]) -> tuple[str, list[str]]:
         patched.setattr(engine_choice, "ENGINES", table)
         patched.setattr(engine_choice, "load", lambda name, _: table[name])
         question = engine_choice._Question(CONVOLUTION, 1, Algorithm.AUTO, False)
-        choice = engine_choice._first_able(question)
+        choice = engine_choice._choose_first_able(question)
     names = {id(engine): name for name, engine in table.items()}
     return names[id(choice.engine)], [str(refusal) for refusal in choice.refusals]
 
@@ -167,7 +167,7 @@ def test_is_passed_over_for_a_rival_that_is_there() -> None:
 
 
 def test_is_taken_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_choice, "_asked_variable", lambda: "a")
+    monkeypatch.setattr(engine_choice, "_requested_variable", lambda: "a")
     assert chosen({"a": Named("b"), "b": Named(), "z": Named()}) == ("a", [])
 
 

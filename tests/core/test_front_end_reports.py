@@ -120,7 +120,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "version": (lambda record: record | {"version": 99}, "its version is 99; expected"),
     "host": (
         lambda record: record | {"host": "ONNX Runtime"},
-        "of 'ONNX Runtime'; expected one of",
+        "for 'ONNX Runtime'; expected one for PyTorch",
     ),
     "no rows": (lambda record: {k: v for k, v in record.items() if k != "rows"}, "damaged"),
     "rows": (lambda record: record | {"rows": 3}, "damaged"),

@@ -33,8 +33,8 @@ def test_a_command_that_fails_says_so():
     [
         ("```text\nupconv doctor\n```\n", "listed in tests/support/pages.py"),
         ("```python\nprint(1)\n```\n", "listed in tests/support/pages.py"),
-        ("```console\nupconv doctor\n```\n", "begins with a prompt"),
-        ("A file:\n\n```json\n{}\n```\n", "names its file"),
+        ("```console\nupconv doctor\n```\n", "must begin with a prompt"),
+        ("A file:\n\n```json\n{}\n```\n", "must name its file"),
         ("```console\n$ python benchmarks/absent.py\n```\n", "no such file"),
         ("Type `upconv explain --strike 2`.\n", "no option --strike"),
         ("Type `upconv explode`.\n", "no command explode"),

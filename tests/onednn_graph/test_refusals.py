@@ -81,10 +81,10 @@ SHAPED = [
      ("output_padding is [1]; expected None. The library has no such attribute for gradients;"
       " rule='document' does.")),
     ("ConvTranspose", {}, [(1, 5, 3), (3, 4, 2)],
-     ("channels of src is 3; expected 2, by the weight (3, 4, 2) and groups. See data_format and"
-      " weights_format.")),
+     ("channels of src is 3; expected 2, as the weight (3, 4, 2) and groups imply. See"
+      " data_format and weights_format.")),
     ("Convolution", {}, [(1, 11, 5), (3, 4, 2)],
-     "channels of src is 5; expected 4, by the weight (3, 4, 2) and groups. ..."),
+     "channels of src is 5; expected 4, as the weight (3, 4, 2) and groups imply. ..."),
     ("ConvTranspose", {}, [(5, 2), (4, 2)],
      "src.shape is (5, 2); expected 3 to 5 dimensions: batch, channels and 1 to 3 spatial axes."),
     ("ConvTranspose", {}, [(1, 5, 2), (3, 3, 4, 2)],
@@ -101,7 +101,7 @@ SHAPED = [
      ("dst_shape on axis 0 is 13, which a convolution with these pads maps to 6 positions;"
       " expected a size that it maps to the input's 5. ...")),
     ("ConvolutionBackwardData", {"dst_shape": [1, 11, 5]}, None,
-     "dst_shape is [1, 11, 5]; expected (1, 11, 4), by the operands."),
+     "dst_shape is [1, 11, 5]; expected (1, 11, 4), as the operands imply."),
     ("ConvolutionBackwardData", {"dst_shape": [11]}, None,
      "dst_shape is (11,); expected 3 sizes, N and C included, in the order NXC."),
     ("ConvolutionBackwardData", {"dst_shape": 11}, None,

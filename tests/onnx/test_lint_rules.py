@@ -19,7 +19,7 @@ from tests.support.lint_cases import (
     W44,
     WIDE,
     deconv,
-    dequantised,
+    dequantized,
     inside,
     one,
     only,
@@ -299,10 +299,10 @@ def test_the_mistake_of_onnx_s_shape_inference_is_found_where_it_is_recorded():
 
 @pytest.mark.parametrize("said", [{"axis": -4}, {"axis": 0}])
 def test_the_axis_of_scales(said):
-    assert "with 6 scales along axis 0;" in one(dequantised(np.ones(6), **said), "UPC107")
+    assert "with 6 scales along axis 0;" in one(dequantized(np.ones(6), **said), "UPC107")
 
 
 def test_scales_for_the_whole_weight_or_by_default_are_fine():
-    assert only(dequantised(1.0), "UPC107") == ()
-    assert only(dequantised(np.ones(4)), "UPC107") == ()  # its axis is 1 where none is stated
-    assert only(dequantised(1.0), "UPC902") == ()
+    assert only(dequantized(1.0), "UPC107") == ()
+    assert only(dequantized(np.ones(4)), "UPC107") == ()  # its axis is 1 where none is stated
+    assert only(dequantized(1.0), "UPC902") == ()

@@ -1,1 +1,1 @@
-"""Helpers of the tests: oracles, random cases, planted engines, processes and pages."""
+"""Helpers for the tests: oracles, random cases, planted engines, processes and pages."""

@@ -1,7 +1,7 @@
-"""Chromium without a window, spoken to over two pipes: how a page looks, what it complains about.
+"""Headless Chromium, controlled over two pipes: the look of a page, and its console messages.
 
 The protocol is JSON between null bytes (the DevTools protocol with `--remote-debugging-pipe`), so
-no port is opened and no package is needed.
+no port and no package is needed.
 """
 
 import base64
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Every text's contrast with what lies behind it, by WCAG 2's formula; below 4.5 is returned.
+# The contrast of all text with its background, by WCAG 2's formula; values below 4.5 are returned.
 _PALE = """(() => {
   const channel = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
   const light = c => .2126 * channel(c[0]) + .7152 * channel(c[1]) + .0722 * channel(c[2]);
@@ -44,12 +44,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def found() -> str | None:
-    """A browser of this family, if one is installed."""
+    """Return an installed browser of this family, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """One page at a time; `events` holds all that was told since `open`."""
+    """One page at a time; `events` holds all events since `open`."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read
@@ -62,27 +62,27 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask for something and wait for the answer."""
+        """Call a method and wait for its result."""
         self._last += 1
-        asked = {"id": self._last, "method": method, "params": parameters}
+        request = {"id": self._last, "method": method, "params": parameters}
         if self._session:
-            asked["sessionId"] = self._session
-        os.write(self._write, json.dumps(asked).encode() + b"\0")
+            request["sessionId"] = self._session
+        os.write(self._write, json.dumps(request).encode() + b"\0")
         while True:
-            told = self._next()
-            if told.get("id") == self._last:
-                assert "error" not in told, (method, told)
-                return told["result"]
-            self.events.append(told)
+            message = self._next()
+            if message.get("id") == self._last:
+                assert "error" not in message, (method, message)
+                return message["result"]
+            self.events.append(message)
 
     def open(self, path: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        """Load a file and wait until it is there."""
+        """Load a file and wait until it is complete."""
         self.shape(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
-        while not any(told.get("method") == "Page.loadEventFired" for told in self.events):
+        while not any(message.get("method") == "Page.loadEventFired" for message in self.events):
             self.events.append(self._next())
 
     def shape(self, width: int, height: int = 900) -> None:
@@ -93,42 +93,42 @@ class Browser:
         )  # fmt: skip
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is, in the page."""
+        """Return the value of a JavaScript expression in the page."""
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)[
             "result"
         ].get("value")
 
     def pale(self) -> list[str]:
-        """Texts with too little contrast to what lies behind them, and how much they have."""
+        """Return texts with too little contrast to their background, and their contrast."""
         return self.value(_PALE)
 
     def picture(self, *, whole: bool = False, **clip: float) -> bytes:
-        """A PNG of the window, of the whole page, or of a rectangle (x, y, width, height)."""
+        """Return a PNG of the window, the whole page, or a rectangle (x, y, width, height)."""
         more: dict[str, Any] = {"clip": {**clip, "scale": 1}} if clip else {}
         if whole or clip:
             more["captureBeyondViewport"] = True
         return base64.b64decode(self.call("Page.captureScreenshot", **more)["data"])
 
     def paper(self) -> bytes:
-        """The page as a PDF, as its own style wants it."""
-        told = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
-        return base64.b64decode(told["data"])
+        """Return the page as a PDF, by its own print style."""
+        message = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        return base64.b64decode(message["data"])
 
     def complaints(self) -> list[str]:
-        """What the console shows: errors, warnings, violations of the page's policy."""
-        self.value("0")  # lets what is still on its way arrive
+        """Return the console's messages: errors, warnings, violations of the page's policy."""
+        self.value("0")  # waits for pending events
         kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-        return [json.dumps(told["params"]) for told in self.events if told.get("method") in kinds]
+        return [json.dumps(e["params"]) for e in self.events if e.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        """Every address that was asked for."""
+        """Return every requested address."""
         asked = (t for t in self.events if t.get("method") == "Network.requestWillBeSent")
-        return [told["params"]["request"]["url"] for told in asked]
+        return [message["params"]["request"]["url"] for message in asked]
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             chunk = os.read(self._read, 1 << 16)
-            assert chunk, "the browser is gone"
+            assert chunk, "the browser has ended"
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(line)
@@ -136,7 +136,7 @@ class Browser:
 
 @contextmanager
 def browser(program: str) -> Iterator[Browser]:
-    """A browser with a profile of its own, ended with the block."""
+    """Run a browser with a new profile; end it with the block."""
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:

@@ -1,4 +1,4 @@
-"""Models whose forwards do what graphs may not hold, each twice, and what two of them compute."""
+"""Models whose forwards do things that graphs may not capture, and comparisons of two copies."""
 
 import pytest
 
@@ -297,7 +297,7 @@ LEFT_ALONE = {
 
 
 def run(model, *args, **keywords):
-    """The leaves of a result, with the same random numbers in every call."""
+    """Return the leaves of a result; every call uses the same random numbers."""
     torch.manual_seed(5)
     try:
         with torch.no_grad():
@@ -323,6 +323,6 @@ def alike(model, plain, *args, bound=3e-5, **keywords) -> None:
 
 
 def graphs(model):
-    """How many graphs an accelerated model has."""
+    """Return the number of graphs in an accelerated model."""
     forward = vars(model).get("forward")
     return len([each for _, each in forward._captures if each]) if forward else 0

@@ -1,6 +1,6 @@
-"""Results in chunks beside results of the whole, bit by bit: random layers of every direct kernel.
+"""Results in chunks against whole results, bit by bit: random layers for every direct kernel.
 
-`main` is for a process of its own, in which code is made for one processor.
+`main` is for a separate process, in which code is compiled for one processor.
 """
 
 import random
@@ -37,7 +37,7 @@ PAIRS = {
     "bfloat16, channels last": (12, 20, 1, False, "NXC", 20),
     "bfloat16 convolution, grouped, channels last": (12, 36, 2, True, "NXC", 20),
 }
-"""Layers that dot products compute; bfloat16 is the type of their elements."""
+"""bfloat16 layers that dot products compute."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Layer:
     keywords: dict[str, Any]
 
     def whole(self) -> tuple[str, np.ndarray]:
-        """The kernel that computes the whole, and the result."""
+        """Return the kernel that computes the whole, and the result."""
         make = upconv.conv_plan if self.convolves else upconv.plan
         how = {"engine": "jit", "algorithm": "direct"} | self.keywords
         with make(self.x.shape, self.weight, self.bias, **how) as plan:
@@ -59,7 +59,7 @@ class Layer:
 
 
 def layer(seed: int, families: dict[str, Any]) -> tuple[str, Layer]:
-    """A layer made by a seed; neighbouring seeds take the families in turn."""
+    """Return the layer of a seed; successive seeds cycle through the families."""
     rng = random.Random(seed)
     family = list(families)[seed % len(families)]
     c, f, groups, convolves, layout, longest = families[family]
@@ -90,7 +90,7 @@ def layer(seed: int, families: dict[str, Any]) -> tuple[str, Layer]:
 
 
 def cut(rng: random.Random, total: int) -> tuple[int, ...]:
-    """Any sizes that make up the total."""
+    """Return random sizes with this total."""
     sizes: list[int] = []
     while sum(sizes) < total:
         sizes.append(min(rng.choice((1, 2, 5, 17)), total - sum(sizes)))
@@ -98,7 +98,7 @@ def cut(rng: random.Random, total: int) -> tuple[int, ...]:
 
 
 def in_chunks(rng: random.Random, each: Layer) -> np.ndarray:
-    """The result by Dask's tasks, of random chunks."""
+    """Return the result of Dask's tasks on random chunks."""
     import dask.array as da
 
     from upconv import dask as lazy
@@ -111,7 +111,7 @@ def in_chunks(rng: random.Random, each: Layer) -> np.ndarray:
 
 
 def as_stream(rng: random.Random, each: Layer) -> np.ndarray:
-    """The result by a stream, of random chunks."""
+    """Return the result of a stream on random chunks."""
     axis = -1 if each.keywords["layout"] == "NCX" else -2
     make = upconv.conv_stream if each.convolves else upconv.stream
     stream = make(each.weight, each.bias, length=each.x.shape[axis], **each.keywords)
@@ -121,7 +121,7 @@ def as_stream(rng: random.Random, each: Layer) -> np.ndarray:
 
 
 def differing(a: np.ndarray, b: np.ndarray) -> int:
-    """How many numbers differ in any bit."""
+    """Return how many numbers differ in any bit."""
     bits = f"u{a.itemsize}"
     return int((a.view(bits) != b.view(bits)).sum())
 

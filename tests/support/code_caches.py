@@ -1,10 +1,10 @@
-"""Forgetting what the JIT engine keeps, for tests that count it or replace the compiler."""
+"""Clearing the JIT engine's caches, for tests that count code or replace the compiler."""
 
 import sys
 
 
 def forget(named: str = "code") -> None:
-    """Empty the JIT engine's caches with this in their names; what primitives hold lives on."""
+    """Clear the JIT engine's caches with this word in their names; primitives keep their code."""
     for name, module in list(sys.modules.items()):
         if name.startswith("upconv.engines.jit."):
             for function in vars(module).values():

@@ -1,4 +1,4 @@
-"""An engine that counts what is asked of it."""
+"""An engine that counts its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6,
 
 
 class CountingEngine:
-    """The reference engine, counting what is asked of it."""
+    """The reference engine with a count of its calls."""
 
     name = "counting"
 

@@ -1,8 +1,8 @@
-"""NumPy's memory, of which one allocation fails.
+"""NumPy's memory with one failing allocation.
 
-NumPy asks a handler for the memory of every array (NEP 49). The one here counts allocations, fails
-at one of them, and counts the blocks that are still there. It is native code, because NumPy frees
-arrays while an error is on its way, and Python code would lose that error.
+NumPy asks a handler for the memory of every array (NEP 49). This one counts allocations, fails at
+one of them, and counts live blocks. It is native code, because NumPy frees arrays while an error
+propagates, and Python code would lose that error.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ define void @give_back(ptr %state, ptr %block, i64 %n) {
 
 
 class FailingMemory:
-    """Inside `with memory:` NumPy's arrays of this thread lie here, and may outlive it."""
+    """Memory of this thread's NumPy arrays inside `with memory:`; they may outlive the block."""
 
     def __init__(self) -> None:
         self._state = (ctypes.c_int64 * 3)()
@@ -103,7 +103,7 @@ class FailingMemory:
         self._capsule = handler(self._allocator)
 
         self._before: list[Any] = []
-        _forever.append(self)  # its code frees arrays that others keep
+        _forever.append(self)  # its code frees arrays that others still hold
 
     def __enter__(self) -> FailingMemory:
         self._before.append(set_handler(self._capsule))
@@ -113,7 +113,7 @@ class FailingMemory:
         set_handler(self._before.pop())
 
     def fail_at(self, number: int) -> None:
-        """Fail at this allocation, counted from now on from 1; never at 0."""
+        """Fail at this allocation, counted from 1 from now on; 0 never fails."""
         self._state[0], self._state[1] = 0, number
 
     @property
@@ -123,7 +123,7 @@ class FailingMemory:
 
     @property
     def live(self) -> int:
-        """Blocks that are not given back."""
+        """Blocks that are not freed."""
         return self._state[2]
 
 
@@ -131,17 +131,17 @@ _forever: list[FailingMemory] = []
 
 
 def forget() -> None:
-    """Let go of all that upconv keeps between calls."""
+    """Release everything that upconv keeps between calls."""
     upconv.cache_clear()
     workspace._free.clear()
     gc.collect()
 
 
 def faults(call: Callable[[FailingMemory], list[np.ndarray]], most: int) -> Iterator[str]:
-    """What is wrong when each allocation of a first call fails in turn, or `most` of them.
+    """Yield faults when each allocation of a first call fails in turn, or `most` of them.
 
-    The call must end in an error that says so or in the right result, the next call in the right
-    result, and nothing may be left of either.
+    The call must give the right result or an error that names the cause, the next call the right
+    result, and neither may leave memory allocated.
     """
     with FailingMemory() as memory:
         forget()
@@ -154,10 +154,10 @@ def faults(call: Callable[[FailingMemory], list[np.ndarray]], most: int) -> Iter
             try:
                 if bits(call(memory)) != wanted:
                     yield f"allocation {number}: another result"
-            except upconv.UpconvError as error:  # ONNX Runtime hands on the text of ours
+            except upconv.UpconvError as error:  # ONNX Runtime passes on our message
                 if not re.search("does not fit|Unable to allocate", str(error)):
                     yield f"allocation {number}: {error}"
-            except Exception as error:  # what the test is there to see
+            except Exception as error:  # what the test looks for
                 yield f"allocation {number}: {error!r:.100}"
             memory.fail_at(0)
             if bits(call(memory)) != wanted:

@@ -6,5 +6,5 @@ from typing import Any
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """The entries of a file but its checksum: what is written from them is read unchecked."""
+    """Return a file's entries without its checksum; a file without one is not checked."""
     return {name: entry for name, entry in json.loads(path.read_text()).items() if name != "sha256"}

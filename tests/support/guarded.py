@@ -1,18 +1,18 @@
-"""A bounds checker for engines: every array lies against pages that nobody may touch.
+"""A bounds checker for engines: every array touches an inaccessible page.
 
-`main`, for a process of its own, prints each case before it starts, so that whoever reads that
-knows what killed the process.
+`main`, for a separate process, prints each case before it starts, so that the output shows which
+case killed the process.
 
-Inside a `Fence` all memory of all new arrays is poisoned (NaN in every format), begins or ends at a
-page that is not there, and is gone when the array is: operands, results, packed weights, tables,
-argument blocks, copies that an engine makes. Three kinds of stray access show:
+Inside a `Fence` the memory of every new array is poisoned (NaN in every format), begins or ends at
+an unmapped page, and is unmapped with the array: operands, results, packed weights, tables,
+argument blocks, an engine's copies. Three kinds of stray access are detected:
 
-    a read or write beyond the array, on the fenced side, or after its end: the process dies
-    a write on the other side, within the same page                       : `StrayError`
-    a read there                                                          : the result is wrong
+    a read or write beyond the array on the fenced side, or after its lifetime: the process dies
+    a write on the other side, within the same page: `StrayError`
+    a read there: the result is wrong
 
-Scratch memory on the stack of compiled functions has no pages of its own. It gets zones on both
-sides which every function looks at before it returns: a damaged one ends the process too.
+Scratch memory on the stack of compiled functions has no pages of its own. Instead, zones on both
+sides are checked before every function returns; a damaged zone ends the process too.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from upconv.problem import Direction, Problem
 from upconv.testing.checks import compare
 
 POISON = 0xFF  # NaN as a number of any format, -1 as an integer
-BESIDE = 0x4B  # what lies beside arrays: no NaN, which a sum would leave as it is
+BESIDE = 0x4B  # fill around arrays: not NaN, since adding to NaN changes nothing
 _DONT_NEED = 4  # MADV_DONTNEED
-_KEPT = 256  # freed regions that stay unreadable for a while, so that a late access is seen
+_KEPT = 256  # freed regions that stay inaccessible, so that a late access is detected
 
 
 class Side(Enum):
-    """Which end of an array lies at the page that is not there."""
+    """The end of an array that touches the unmapped page."""
 
     BEGIN = "begin"
     END = "end"
 
 
 class StrayError(AssertionError):
-    """Memory beside an array has changed."""
+    """Memory next to an array has changed."""
 
 
 # The fence ----------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ _FREE = ctypes.PYFUNCTYPE(None, _POINTER, _POINTER, _SIZE)
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """Pages, of which the first and the last are not there, and the array in the others."""
+    """Pages, the first and last of which are inaccessible, and the array in the others."""
 
     pages: int
     length: int
@@ -100,7 +100,7 @@ class _Region:
 
 
 class Fence:
-    """Memory between unmapped pages; `with fence.raised():` NumPy takes all its memory here."""
+    """Memory between inaccessible pages, which NumPy uses inside `with fence.raised(side):`."""
 
     def __init__(self) -> None:
         self.side = Side.END
@@ -125,7 +125,7 @@ class Fence:
 
     @contextmanager
     def raised(self, side: Side) -> Iterator[None]:
-        """In this thread, NumPy's new arrays are fenced on one side."""
+        """Fence NumPy's new arrays of this thread on one side."""
         self.side = side
         before = set_handler(self._capsule)
         try:
@@ -134,7 +134,7 @@ class Fence:
             set_handler(before)
 
     def taken(self, nbytes: int, fill: int = POISON, align: int = 1) -> int:
-        """The address of new memory, at the fence but for the alignment."""
+        """Return the address of new memory, at the fence up to alignment."""
         page = mmap.PAGESIZE
         length = (-(-max(nbytes, 1) // page) + 2) * page
         pages = self._c.mmap(None, length, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
@@ -148,7 +148,7 @@ class Fence:
         return start
 
     def given_back(self, start: int) -> None:
-        """Free memory: it is looked at for the last time, and is not there any more."""
+        """Free memory after a last check, and make it inaccessible."""
         region = self._live.pop(start)
         self._look(region)
         self._c.mprotect(region.pages, region.length, 0)
@@ -172,7 +172,7 @@ class Fence:
                 self._stray.append(f"a write {side} an array of {region.nbytes} bytes")
 
     def check(self) -> None:
-        """Raise `StrayError` if memory beside any array has changed since the last look."""
+        """Raise `StrayError` if memory next to any array has changed since the last check."""
         for region in list(self._live.values()):
             self._look(region)
         stray, self._stray = self._stray, []
@@ -181,14 +181,14 @@ class Fence:
 
 
 def handler(allocator: Allocator) -> Any:
-    """A capsule of a handler, which must live as long as arrays of its memory do."""
+    """Return a handler's capsule; the handler must outlive all arrays in its memory."""
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [_POINTER, ctypes.c_char_p, _POINTER]
     return make(ctypes.addressof(allocator), b"mem_handler", None)
 
 
 def set_handler(capsule: Any) -> Any:
-    """Make NumPy allocate with a handler; returns the one before."""
+    """Make NumPy allocate with a handler; return the previous one."""
     return _numpy_function(304)(capsule)  # PyDataMem_SetHandler in numpy's table of functions
 
 
@@ -208,11 +208,11 @@ def _numpy_function(number: int) -> Callable[[Any], Any]:
 
 @contextmanager
 def fenced_workspaces(fence: Fence) -> Iterator[None]:
-    """The JIT engine's scratch memory is new each time, and ends at the fence."""
+    """Make the JIT engine's scratch memory new each time, ending at the fence."""
     workspace = import_module("upconv.engines.workspace")
 
     def taken(nbytes: int, most: int = 0) -> Any:
-        """What `workspace` asks for, too large to be kept."""
+        """Return a buffer that `workspace` considers too large to keep."""
         buffer = object.__new__(workspace._Buffer)
         buffer.address = fence.taken(nbytes, align=64)
         buffer.nbytes = max(nbytes, workspace.KEPT_BYTES + 1)
@@ -232,7 +232,7 @@ _ZONE_TYPE = "<8 x i64>"
 
 @contextmanager
 def zoned_stacks() -> Iterator[None]:
-    """Compiled functions end the process if memory beside their `scratch` has changed."""
+    """Make compiled functions end the process if memory next to their `scratch` has changed."""
     from upconv.engines.jit.emit import Function
     from upconv.engines.jit.values import PTR, Value
 
@@ -260,7 +260,7 @@ def zoned_stacks() -> Iterator[None]:
 
 
 def _looks(zones: list[str]) -> str:
-    """The end of a function that returns if all zones are as they were."""
+    """Return the end of a function that returns only if all zones are unchanged."""
     lines, all_ones = [], f"{_ZONE_TYPE} splat (i64 -1)"
     for i, zone in enumerate(zones):
         lines.append(f"  %zone{i} = load volatile {_ZONE_TYPE}, ptr {zone}, align 1")
@@ -287,10 +287,10 @@ def _looks(zones: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How cases are computed: `variant` is taken wherever the engine has it, else one at random.
+    """How to compute cases: by `variant` if the engine has it, otherwise by a random one.
 
-    Without `values` wrong ones pass, and only what happens beside arrays counts. One case may take
-    `seconds`: more has hung, on however busy a machine.
+    Without `values`, wrong values pass, and only stray accesses count. A case that takes more than
+    `seconds` has hung, even on a busy machine.
     """
 
     engine: str = "jit"
@@ -300,9 +300,9 @@ class How:
 
 
 def check(fence: Fence, case: Case, side: Side, how: How) -> bool | None:
-    """Raise `AssertionError` if the engine leaves an array or errs.
+    """Raise `AssertionError` if the engine accesses memory outside arrays, or is wrong.
 
-    Returns whether the result is mistrusted, None where the engine refuses.
+    Return whether the result is mistrusted; None if the engine refuses.
     """
     engine, problem = load(how.engine), case.problem
     if engine.refuses(problem) is not None:
@@ -331,7 +331,7 @@ def check(fence: Fence, case: Case, side: Side, how: How) -> bool | None:
 
 
 def _fenced(problem: Problem, given: testing.Operands) -> testing.Operands:
-    """Copies inside the fence; the output is poison unless it counts."""
+    """Return copies inside the fence; the output is poison unless the problem accumulates."""
     before = given.before.copy() if problem.accumulate else np.empty_like(given.before)
     a, b, bias, residual, slopes = (
         None if array is None else array.copy()
@@ -347,13 +347,13 @@ def _same(mine: Array | None, given: Array | None) -> bool:
 
 
 def main(seeds: range, **how: Any) -> None:
-    """Check the small cases of seeds, each on both sides; see `How`."""
+    """Check the small cases of these seeds, each on both sides; see `How`."""
     cases = ((case(seed), side) for seed in seeds for side in Side)
-    _run(cases, How(**how), mistrusted=0.5)  # many are of few elements, or beside their data
+    _run(cases, How(**how), mistrusted=0.5)  # many have few elements, or none that data reaches
 
 
 def real_sizes(seeds: range, directions: tuple[str, ...], **how: Any) -> None:
-    """Check the cases of real sizes of seeds, each on one side."""
+    """Check the real-size cases of these seeds, each on one side."""
     ways, sides = tuple(map(Direction, directions)), tuple(Side)
     _run(((real_case(seed, ways), sides[seed // 2 % 2]) for seed in seeds), How(**how))
 
@@ -366,7 +366,7 @@ def conformance(part: int, **how: Any) -> None:
 
 
 def _run(cases: Iterable[tuple[Case, Side]], how: How, mistrusted: float = 0.125) -> None:
-    """Check cases, and that at most this part of the results are mistrusted."""
+    """Check cases, and that at most a part `mistrusted` of the results are mistrusted."""
     faulthandler.enable()
     try:
         fence, results = Fence(), list[bool]()
@@ -378,9 +378,9 @@ def _run(cases: Iterable[tuple[Case, Side]], how: How, mistrusted: float = 0.125
                 results += [] if result is None else [result]
         alike = sum(results)
         if how.values and alike > mistrusted * len(results):
-            raise AssertionError(f"{alike} of {len(results)} results are mostly one number")
+            raise AssertionError(f"{alike} of {len(results)} results are mostly the same number")
         print(f"done: {len(results)}", flush=True)
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # Python would free its last arrays when there is no fence any more
+        os._exit(1)  # Python would free its last arrays after the fence is gone
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A kernel, or a variant of an engine, as the engine that `testing.check` is given."""
+"""A kernel, or a variant of an engine, as an engine for `testing.check`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from upconv.problem import Problem
 
 @dataclass(frozen=True)
 class Held:
-    """An engine by the name that failures tell, which makes a primitive for some threads."""
+    """An engine that makes one kind of primitive; `name` appears in failures."""
 
     name: str
     make: Callable[[Problem, int], Primitive]
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """The primitive, whatever variant is asked for."""
+        """Build the primitive, whatever the variant."""
         return self.make(problem, threads)
 
 
 def packed_before_and_in_call(kernel: Kernel, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """The result where the weight is packed before the call, and where it is packed in it."""
+    """Return the results with the weight packed before the call, and during it."""
     given = testing.operands(problem)
     before, after = given.before.copy(), given.before.copy()
     kernel.run(before, given.a, kernel.pack(given.b), given.bias)
@@ -34,7 +34,7 @@ def packed_before_and_in_call(kernel: Kernel, problem: Problem) -> tuple[np.ndar
 
 
 def specials_stay(engine: object, problem: Problem, given: testing.Operands) -> None:
-    """Assert that NaN and infinity are where they are by the reference engine, some of each."""
+    """Assert that NaN and infinity are where the reference engine has them, with some of each."""
     got, wanted = (
         testing.compute(each, problem, given).astype(np.float32)
         for each in (engine, load("reference"))

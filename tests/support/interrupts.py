@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# CPython looks for signals where functions begin, and behind every call of one.
+# CPython checks for signals at the beginning of functions and after each call.
 POINTS = ("call", "return", "c_return")
 
 
 def interrupted_everywhere(call: Callable[[], Any]) -> int:
-    """Interrupt a call at its first point, another one at its second, until one comes to its end;
+    """Interrupt one call at its first point, the next at its second, until a call completes;
     return how many were interrupted."""
     for number in itertools.count():
         try:

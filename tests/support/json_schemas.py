@@ -1,4 +1,4 @@
-"""JSON Schema, as far as docs/schemas uses it: whether a document is what its schema says."""
+"""Validation of documents by the parts of JSON Schema that docs/schemas uses."""
 
 import json
 
@@ -12,7 +12,7 @@ _KNOWN |= {"properties", "additionalProperties", "items"}
 
 
 def require_schema(document, name):
-    """An AssertionError, with the place, unless a document follows docs/schemas/<name>.json."""
+    """Raise `AssertionError`, with the path, unless a document follows docs/schemas/<name>.json."""
     whole = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
     _require(document, whole, whole, "$")
 

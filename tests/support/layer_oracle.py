@@ -1,4 +1,4 @@
-"""For the tests of dialects: random layers, their arrays, and their results by the definition."""
+"""Random layers for the tests of dialects, their arrays, and their results by the definition."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from upconv.problem import DataLayout, Direction, DType, Problem, WeightLayout
 
 
 def scatter(layer: Layer, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The result by the definition, in float64; arrays are in the layer's orders."""
+    """Return the result by the definition, in float64; arrays are in the layer's orders."""
     rank, start = len(layer.axes), layer.weight_layout.value.index("X")
     if layer.flipped:
         w = np.flip(w, tuple(range(start, start + rank)))
@@ -23,7 +23,7 @@ def scatter(layer: Layer, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def arrays(layer: Layer, filters: int = 2, channels: int = 2, dtype=np.float32):
-    """x and w in the layer's orders, small integers so that every sum is exact."""
+    """Return x and w in the layer's orders: small integers, so that every sum is exact."""
     rng = np.random.default_rng(2026)
     size = tuple(axis.size for axis in layer.axes)
     x = layer.layout.shape(2, channels * layer.groups, size)
@@ -32,7 +32,7 @@ def arrays(layer: Layer, filters: int = 2, channels: int = 2, dtype=np.float32):
 
 
 def agree(layer: Layer, y: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
-    """The framework's result is the definition's; both sum integers well inside float32."""
+    """Assert that a framework's result is the definition's; both sum small integers exactly."""
     expected = scatter(layer, x, w)
     assert y.shape == expected.shape
     np.testing.assert_allclose(y, expected, atol=1e-3)
@@ -54,7 +54,7 @@ def given_layer(draw, most_axes: int = 2) -> dict:
         "begin": draw(each(0, 3, rank)),
         "end": draw(each(0, 3, rank)),
         "extra": draw(st.one_of(st.just((0,) * rank), each(0, 4, rank))),
-        "shift": draw(each(-2, 5, rank)),  # output size asked for, below the full result
+        "shift": draw(each(-2, 5, rank)),  # requested output size, below the full result
     }
 
 
@@ -66,7 +66,7 @@ def full_of(one: dict) -> tuple[int, ...]:
 def layers(
     *, most: tuple[int, int, int, int], begin: tuple[int, int], end: tuple[int, int], groups: int
 ) -> st.SearchStrategy[Layer]:
-    """Layers of any order and grouping; `most` bounds size, kernel, stride and dilation."""
+    """Draw layers of any order and grouping; `most` bounds size, kernel, stride and dilation."""
     free = st.builds(
         lambda size, k, s, d, p, q: Axis(size, k, s, d, p, min(q, Axis(size, k, s, d).full - p)),
         *(st.integers(1, bound) for bound in most),
@@ -78,7 +78,7 @@ def layers(
     )
     return st.builds(
         Layer,
-        st.sampled_from((free, same, same)).flatmap(  # a dialect of few words says few free layers
+        st.sampled_from((free, same, same)).flatmap(  # some dialects express few free layers
             lambda axes: st.lists(axes, min_size=1, max_size=3).map(tuple)
         ),
         st.integers(1, groups),

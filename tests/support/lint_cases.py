@@ -1,4 +1,4 @@
-"""For the tests of upconv.onnx.linting: models of one ConvTranspose, and what its taps do."""
+"""Models of one ConvTranspose for the tests of upconv.onnx.linting, and its taps' effects."""
 
 from itertools import product
 
@@ -18,7 +18,7 @@ NEWEST = onnx.defs.onnx_opset_version()
 def deconv(
     w, size=(5, 7), *, batch=2, opset=17, bias=None, name="up", x_shape=None, y_shape=None, **said
 ):
-    """A model of one ConvTranspose node; `said` are its attributes. w may be a shape: an input."""
+    """Return a model of one ConvTranspose with attributes `said`; a shape as w makes an input."""
     kind = TensorProto.FLOAT
     fed = not isinstance(w, np.ndarray)
     group = said.get("group", 1)
@@ -43,11 +43,11 @@ def deconv(
     return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
 
 
-def followed(model, *nodes, **initialisers):
-    """The same model with nodes after y; the last one makes z."""
+def followed(model, *nodes, **initializers):
+    """Return the model with nodes after y; the last one makes z."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.node.extend(nodes)
-    model.graph.initializer.extend(tensors(initialisers))
+    model.graph.initializer.extend(tensors(initializers))
     kind = model.graph.output[0].type.tensor_type.elem_type
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("z", kind, None))
@@ -55,9 +55,9 @@ def followed(model, *nodes, **initialisers):
 
 
 def scattered(x, w, strides, dilations=None):
-    """The full result by its definition: every input times every tap, added where it lands.
+    """Return the full result by its definition: every input times every tap, scattered.
 
-    x: (C, *size), w: (C, M, *k); plain loops, nothing of upconv's.
+    x: (C, *size), w: (C, M, *k). Plain loops, independent of upconv.
     """
     rank = x.ndim - 1
     dilations = dilations or (1,) * rank
@@ -74,7 +74,7 @@ def scattered(x, w, strides, dilations=None):
 
 
 def inside(y, strides, kernel, dilations=None):
-    """One period of a full result, far from its border: (M, *strides)."""
+    """Return one period of a full result, far from its border: (M, *strides)."""
     dilations = dilations or (1,) * len(strides)
     starts = [
         s * (d * (k - 1) // s + 1) for s, k, d in zip(strides, kernel, dilations, strict=True)
@@ -83,18 +83,18 @@ def inside(y, strides, kernel, dilations=None):
 
 
 def only(model, code, **how):
-    """The findings of one rule; at most one per node in these models."""
+    """Return the findings of one rule; at most one per node in these models."""
     return lint(model, select=[code], **how).findings
 
 
 def one(model, code, **how):
-    """What the one finding of a rule says."""
-    (found,) = only(model, code, **how)
-    return found.message
+    """Return the message of a rule's only finding."""
+    (finding,) = only(model, code, **how)
+    return finding.message
 
 
 def ran(model, runtime, **given):
-    """The first output of a model; x is random unless it is given."""
+    """Return the first output of a model; x is random unless it is given."""
     pytest.importorskip(runtime)
     name = {"openvino": "openvino:f32"}.get(runtime, runtime)
     return values(model, given or feeds(model), name)[0]
@@ -103,7 +103,7 @@ def ran(model, runtime, **given):
 W33 = normal(0, 6, 4, 3, 3)
 W44 = normal(1, 6, 4, 4, 4)
 WIDE = normal(0, 16, 12, 3, 3)
-"""With enough channels for its checkerboard to be more than chance."""
+"""A weight with enough channels that its checkerboard is not due to chance."""
 EVEN = np.ones((6, 4, 2, 2), np.float32)
 SAME = {"strides": [2, 2], "auto_pad": "SAME_UPPER"}
 S2 = {"strides": [2, 2]}
@@ -122,8 +122,8 @@ def with_batch_norm(model, *outputs, **said):
     return followed(model, node, **BATCH_NORM)
 
 
-def dequantised(scale, **said):
-    """A model whose weight (6, 4, 2, 2) comes out of a DequantizeLinear."""
+def dequantized(scale, **said):
+    """Return a model whose weight (6, 4, 2, 2) comes from a DequantizeLinear."""
     model = deconv(EVEN, strides=[2, 2])
     del model.graph.initializer[:]
     arrays = {"q": np.ones(EVEN.shape, np.int8), "scale": np.asarray(scale, np.float32)}
@@ -134,7 +134,7 @@ def dequantised(scale, **said):
 
 
 def padded(pads, before=True):
-    """A Pad of zeros before a stride-1 layer, or after one without a bias."""
+    """Return a stride-1 layer with a Pad of zeros before it, or after it without a bias."""
     model = deconv(W33, pads=[1, 1, 1, 1])
     model.graph.initializer.extend(tensors({"pads": ints(*pads)}))
     if before:
@@ -176,7 +176,7 @@ BAD = {
         deconv(W33, **S2, y_shape=[2, 4, 11, 14]),
         deconv(W33, **S2, y_shape=[2, 4, "h", 15]),
     ),
-    "UPC107": (dequantised(np.ones(6), axis=0), dequantised(np.ones(4), axis=1)),
+    "UPC107": (dequantized(np.ones(6), axis=0), dequantized(np.ones(4), axis=1)),
     "UPC108": (
         with_batch_norm(deconv(W44, **S2), "m", "v", training_mode=1),
         with_batch_norm(deconv(W44, **S2)),
@@ -198,7 +198,7 @@ BAD = {
     ),
     "UPC902": (deconv((6, 4, 2, 2), **S2), deconv(EVEN, **S2)),
 }  # fmt: skip
-"""Code -> a model that shows it, and one beside it that does not."""
+"""Code -> a model with that finding, and a similar one without it."""
 
 FOLDED = {
     "fold_batch_norm": (
@@ -208,4 +208,4 @@ FOLDED = {
     "fold_pad": ((padded([0, 0, 1, 0, 0, 0, 0, 0]),), padded([0, 0, 2, 0, 0, 0, 0, 0])),
     "fold_slice": ((sliced(1),), sliced(2)),
 }
-"""Pass -> models that UPC401 names it for, and one that it cannot fold."""
+"""Pass -> models for which UPC401 suggests it, and one that it cannot fold."""

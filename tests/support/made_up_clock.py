@@ -1,4 +1,4 @@
-"""A clock that only made-up work moves, for tests of measured choices."""
+"""A clock that only made-up work advances, for tests of measured choices."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
@@ -13,7 +13,7 @@ from upconv.measuring import Way
 
 
 class MadeUpClock:
-    """Seconds that pass where `advance` says so, in `timing`, `measuring` and further modules."""
+    """Seconds that pass only by `advance`, in `timing`, `measuring` and further modules."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
         self.now = 0.0
@@ -26,7 +26,7 @@ class MadeUpClock:
         monkeypatch.setattr(timing, "rest", lambda: None)
 
     def advance(self, seconds: float) -> None:
-        """Let some seconds pass."""
+        """Advance the clock."""
         self.now += seconds
 
     def way(
@@ -36,7 +36,7 @@ class MadeUpClock:
         result: Any = 1.0,
         prepare: Callable[[], object] | None = None,
     ) -> Way:
-        """A way that takes these seconds in turn, the last of them for ever."""
+        """Return a way whose runs take these seconds in turn, and then always the last."""
         series: Iterator[float] = chain(seconds, repeat(seconds[-1]))
 
         def run() -> list[Any]:

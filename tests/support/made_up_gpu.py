@@ -1,7 +1,7 @@
-"""A GPU that is not there: cuDNN's operations by their definitions, our kernels on the processor.
+"""A made-up GPU: cuDNN's operations by their definitions, our kernels on the processor.
 
 Device memory is main memory, so that everything around the library (layouts, crops, windows, ends,
-variants) is tested on every machine. What the library itself does, only a GPU can show.
+variants) is tested on every machine. Only a real GPU can test the library itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from upconv.testing.oracle import _ACTIVATED
 
 
 class MadeUpLibrary:
-    """NumPy's arrays as if they lay on device 0."""
+    """NumPy's arrays as if they were on device 0."""
 
     name = "made up"
 
@@ -98,7 +98,7 @@ LIBRARY = MadeUpLibrary()
 
 
 class MadeUpGpu:
-    """Runs convolutions by their definition; `lacks` says which it has no plan for."""
+    """Runs convolutions by their definition; `lacks` selects those without a plan."""
 
     def __init__(self, lacks: Callable[[Convolution], bool] = lambda _: False) -> None:
         self.lacks = lacks
@@ -133,7 +133,7 @@ def _used(move: Move) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _host_code(move: Move) -> Code:
-    """The kernel of a class as a loop: its arguments are read from where they are packed."""
+    """Compile the kernel of a class as a loop that reads the packed arguments."""
     module = Module(host())
     names = elementwise.parameters(move.axes)
     # Many processors, unlike GPUs, have no instruction that rounds to bfloat16.
@@ -157,7 +157,7 @@ def _host_code(move: Move) -> Code:
 
 
 class MadeUpPlan:
-    """A convolution of cuDNN's by its definition, in float64."""
+    """A cuDNN convolution by its definition, in float64."""
 
     workspace = 0
 
@@ -185,7 +185,7 @@ class MadeUpPlan:
 
 
 def _view(array: DeviceArray, tensor: Tensor) -> np.ndarray:
-    """The memory as a tensor of the library, which reads contiguous memory at good addresses."""
+    """Return the memory as a tensor of the library, which needs contiguous and aligned memory."""
     assert array.contiguous
     assert array.pointer % 16 == 0
     assert array.size == np.prod(tensor.dims)
@@ -201,7 +201,7 @@ DIRECTIONS = {
 
 
 def _problem(form: Convolution) -> Problem:
-    """What the library reads out of tensors and paddings, whose sizes have to agree."""
+    """Return the problem of tensors and paddings, whose sizes must agree."""
     axes = []
     sizes = (each.dims[2:] for each in (form.loss, form.filter, form.image))
     rows = zip(*sizes, form.pre, form.post, form.stride, form.dilation, strict=True)
@@ -215,7 +215,7 @@ def _problem(form: Convolution) -> Problem:
 
 
 class MadeUpEngine:
-    """The engine on the GPU that is not there; for NumPy's arrays, which lie in its memory."""
+    """The engine on the made-up GPU, for NumPy's arrays, which are in its memory."""
 
     name = "made up"
     rounds_sums = True
@@ -237,7 +237,7 @@ class MadeUpEngine:
 
 
 class OnHost:
-    """A primitive of a device, run on arrays of main memory that `placed` takes there."""
+    """A device's primitive, run on arrays in main memory that `placed` copies to the device."""
 
     def __init__(self, inner: Any, placed: Callable[[str, np.ndarray], DeviceArray]) -> None:
         self.inner, self.placed = inner, placed
@@ -256,19 +256,19 @@ class OnHost:
 
 
 class GpuArray:
-    """What a caller of the GPU that is not there holds."""
+    """A caller's array on the made-up GPU."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.native = LIBRARY.copy(np.asarray(array))
 
 
 def made_up_array(argument: str, value: object) -> DeviceArray | None:
-    """In place of `devices.device_array`."""
+    """Return the view of a made-up array, in place of `devices.device_array`."""
     return LIBRARY.array(argument, value.native) if isinstance(value, GpuArray) else None
 
 
 class MadeUpCudnn(MadeUpEngine):
-    """An engine to pass as `engine=`: it is bound, and tuned with a clock that stands still."""
+    """An engine to pass as `engine=`: already bound, and tuned with made-up times."""
 
     name = "cudnn"
     library, device, tunes = LIBRARY, 0, None
@@ -293,7 +293,7 @@ class MadeUpCudnn(MadeUpEngine):
 
 
 class MadeUpNorms:
-    """Batch normalization of the engine there: by its definition, or refused as by the library."""
+    """The engine's batch normalization, by its definition or refused as by the library."""
 
     def __init__(self, *, refuses: bool) -> None:
         self.refuses, self.machine = refuses, MadeUpGpu()

@@ -1,4 +1,4 @@
-"""Arrays of the MXNet front end in tests: drawn, learned, compared."""
+"""Arrays of the MXNet front end in tests: random, with gradients, compared."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ RNG = np.random.default_rng(31)
 
 
 def drawn(*shape):
-    """Normal numbers."""
+    """Return an array of normal numbers."""
     return mx.nd.array(RNG.standard_normal(shape))
 
 
 def learned(values):
-    """An array to which a gradient is attached."""
+    """Return an array with a gradient attached."""
     array = mx.nd.array(values)
     array.attach_grad()
     return array
@@ -27,5 +27,5 @@ def equal(found, expected, dtype=None):
 
 
 def close(found, expected):
-    """Assert that an array has these values but for rounding."""
+    """Assert that an array has these values up to rounding."""
     np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-4, atol=1e-5)

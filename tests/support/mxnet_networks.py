@@ -1,4 +1,4 @@
-"""Decoders as people write them for MXNet: symbols with drawn parameters, and Gluon blocks."""
+"""Typical MXNet decoders: symbols with random parameters, and Gluon blocks."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from upconv.mxnet.model import Model
 
 
 def drawn(graph, **shapes):
-    """A model of the graph with drawn parameters, for inputs of these shapes."""
+    """Return the graph as a model with random parameters, for inputs of these shapes."""
     draw = np.random.default_rng(7)
     arguments, _, states = graph.infer_shape(**shapes)
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
@@ -23,12 +23,12 @@ def drawn(graph, **shapes):
 
 
 def plain(model, **inputs):
-    """The outputs of the front end's own operators."""
+    """Return the outputs computed operator by operator."""
     return model.computed(inputs, report=lambda *_: None)
 
 
 def dcgan(F=mx.sym):
-    """A generator: noise of (N, 10, 1, 1) to images."""
+    """Build a generator from noise of (N, 10, 1, 1) to images."""
     x = mx.sym.var("data")
     for i, channels in enumerate((24, 12)):
         window = {"stride": (2, 2), "pad": (1, 1)} if i else {}
@@ -40,7 +40,7 @@ def dcgan(F=mx.sym):
 
 
 def unet(F=mx.sym):
-    """An encoder and a decoder joined by concatenations."""
+    """Build an encoder and a decoder joined by concatenations."""
     x, skips = mx.sym.var("data"), []
     for i, channels in enumerate((6, 10)):
         x = F.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=channels, name=f"down{i}")
@@ -58,7 +58,7 @@ def unet(F=mx.sym):
 
 
 def fcn(F=mx.sym):
-    """Scores enlarged by grouped deconvolutions and cropped to the image; a loss at the end."""
+    """Build scores enlarged by grouped deconvolutions and cropped to the image, and a loss."""
     data = mx.sym.var("data")
     x = F.Convolution(data, kernel=(3, 3), pad=(5, 5), num_filter=8, name="c1")
     x = F.Pooling(F.relu(x), kernel=(2, 2), stride=(2, 2), pooling_convention="full")
@@ -76,7 +76,7 @@ def fcn(F=mx.sym):
 
 
 def poses(F=mx.sym):
-    """Heat maps: residual blocks, then deconvolutions of 4 with normalisation."""
+    """Build heat maps: residual blocks, then 4 x 4 deconvolutions with normalization."""
     x = F.Convolution(mx.sym.var("data"), kernel=(7, 7), stride=(2, 2), pad=(3, 3), num_filter=8,
                       name="stem")  # fmt: skip
     x = F.Pooling(F.relu(x), kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="max")
@@ -101,7 +101,7 @@ DECODERS = {
 
 
 class Residual(HybridBlock):
-    """Two convolutions beside a short cut, in MXNet 1's words."""
+    """Two convolutions with a shortcut, in MXNet 1's style."""
 
     def __init__(self, channels):
         super().__init__()
@@ -114,7 +114,7 @@ class Residual(HybridBlock):
 
 
 def generator():
-    """A hybridized generator of images of 3 channels."""
+    """Build a hybridizable generator of 3-channel images."""
     net = nn.HybridSequential()
     net.add(nn.Conv2DTranspose(8, 4, use_bias=False), nn.BatchNorm(), nn.LeakyReLU(0.2))
     net.add(Residual(8), nn.Conv2DTranspose(6, 4, strides=2, padding=1), nn.PReLU())

@@ -1,7 +1,7 @@
 """Native steps of a network's operations against their definitions, on arrays of every kind.
 
-`checked` computes one case; `main` computes many in a process of its own, between unmapped pages,
-as guarded.py fences arrays.
+`checked` computes one case. `main` computes many in a separate process, with arrays that guarded.py
+fences.
 """
 
 import faulthandler
@@ -31,16 +31,16 @@ Array = NDArray[Any]
 LAYOUTS = (DataLayout.NCX, DataLayout.NXC)
 DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16)
 WAYS = (("", ""), ("haswell", "avx2"), ("skylake-avx512", "avx512vl"), ("x86-64", "sse2"))
-"""Processors that code is for, this one first, and what this one must have to run it."""
+"""Target processors of the code, this one first, and the feature needed to run it here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """An operation on arrays of these shapes, channels first.
 
-    `slack` is how many units of rounding, of `scale` at least, a result may err. Inputs are views
-    of some channels of larger arrays if `view`, outputs too if `out_view`; output 0 is input 0 if
-    `in_place`. With `special` some elements are infinite or NaN.
+    A result may err by `slack` units of rounding, of at least `scale`. With `view`, inputs are
+    views of some channels of larger arrays; with `out_view`, outputs are. With `in_place`, output 0
+    is input 0. With `special`, some elements are infinite or NaN.
     """
 
     operation: Operation
@@ -67,8 +67,8 @@ def run(steps: Sequence[Step]) -> None:
 
 
 def laid_out(array: Array, layout: DataLayout, dtype: DType, view: bool) -> tuple[Array, Array]:
-    """A channels-first array in a layout, and the array that holds it: of more channels if it is a
-    view of some."""
+    """Return a channels-first array in a layout, and the array that holds it: for a view, one with
+    more channels."""
     first = 2 if view else 0
     batch, channels, *size = array.shape
     shape = layout.shape(batch, channels + (5 if view else 0), tuple(size))
@@ -82,7 +82,7 @@ def laid_out(array: Array, layout: DataLayout, dtype: DType, view: bool) -> tupl
 
 
 def checked(case: Case, steps: Callable[..., list[Step]], fence: Any = None) -> None:
-    """Raise `AssertionError` unless a case has the values of its definition, at every thread."""
+    """Raise `AssertionError` unless a case has the values of its definition."""
     rng = np.random.default_rng(case.seed)
     inputs = [_numbers(rng, shape, case) for shape in case.shapes]
     wanted = define(case.operation, tuple(array.astype(np.float64) for array in inputs))
@@ -103,7 +103,7 @@ def checked(case: Case, steps: Callable[..., list[Step]], fence: Any = None) -> 
     _compare(case, outputs, wanted)
     for out, holder in holders:
         out[...] = -77
-        assert (holder == -77).all(), "channels beside the result have changed"
+        assert (holder == -77).all(), "channels next to the result have changed"
     for array, before in zip(given[case.in_place :], inputs[case.in_place :], strict=True):
         now = array.transpose(case.layout.to_ncx(array.ndim - 2))
         assert np.array_equal(now.astype(np.float64), before.astype(np.float64), equal_nan=True)
@@ -138,8 +138,8 @@ def _compare(case: Case, outputs: Sequence[Array], wanted: Sequence[Array]) -> N
 
 
 def main(seeds: Mapping[str, range]) -> None:
-    """Compute the cases that test modules draw by seeds, on both sides of the fence, in a process
-    that ends here."""
+    """Compute the cases that test modules draw from seeds, on both sides of the fence, and end the
+    process."""
     faulthandler.enable()
     try:
         fence = Fence()

@@ -1,4 +1,4 @@
-"""Streams of random networks in random chunks: values within bounds, bits, states."""
+"""Streams of random networks in random chunks: bounds on values, bits, states."""
 
 import random
 from collections.abc import Sequence
@@ -10,24 +10,24 @@ from tests.support import random_networks
 from upconv.network.streams import NetworkStream
 
 AVERAGES = {"avg_pool", "layer_norm", "upsample", "softmax", "channel_pool"}
-"""Calls whose results differ in their last bits by how many positions there are at once."""
+"""Calls whose last bits depend on how many positions are computed at once."""
 
 
 def opened(case: random_networks.Case, axis: int, **options: Any) -> NetworkStream:
-    """A stream of a network of any batch."""
+    """Open a stream of a network with any batch."""
     shapes = {n: (None, *s[1:axis], None, *s[axis + 1 :]) for n, s in case.inputs.items()}
     return case.network(opened=True).stream(axis, shapes=shapes, threads=2, **options)
 
 
 def axis_of(case: random_networks.Case) -> int | None:
-    """An axis to stream a network along; None where its inputs have several lengths or batches."""
+    """Return an axis to stream along; None if the inputs differ in length or batch."""
     shapes = list(case.inputs.values())
     axis = 2 + random.Random(case.seed).randrange(len(shapes[0]) - 2)
     return axis if len({(shape[0], shape[axis]) for shape in shapes}) == 1 else None
 
 
 def cuts(rng: random.Random, length: int) -> list[int]:
-    """Chunks of a length: empty ones, single positions, and longer ones."""
+    """Divide a length into chunks: empty ones, single positions, and longer ones."""
     chunks: list[int] = []
     longest = rng.choice((1, 2, 3, 5, 8, length))
     while sum(chunks) < length:
@@ -40,8 +40,8 @@ def streamed(
     stream: NetworkStream, arrays: Sequence[np.ndarray], axis: int, chunks: Sequence[int],
     moves: random.Random | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """All results of a stream, which is left as it was at the begin; `moves` goes on with copies
-    and restored streams now and then."""
+    """Return all results of a stream, and reset it. With `moves`, a copied or restored stream
+    sometimes continues."""
     parts, start = [], 0
     for count in chunks:
         cut = (*[slice(None)] * axis, slice(start, start + count))
@@ -59,8 +59,8 @@ def check(
     case: random_networks.Case, axis: int, stream: NetworkStream, rng: random.Random,
     precision: str, algorithm: str,
 ) -> None:  # fmt: skip
-    """Assert that a stream has the values of its network: in random chunks those of one chunk,
-    with its bits where they are promised."""
+    """Assert that a stream has its network's values, and that random chunks agree with one chunk,
+    bit for bit where that is promised."""
     arrays = case.arrays()
     length = arrays[0].shape[axis]
     epsilon = {"float32": 2.0**-22, "bfloat16": 2.0**-7}[precision]

@@ -1,4 +1,4 @@
-"""Batch normalisation by its definition, in extended precision: nobody's code but this file's."""
+"""Batch normalization by its definition, in extended precision, independent of upconv."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ def normal(shape: tuple[int, ...], dtype: object = np.float32, seed: int = 0) ->
 
 @dataclass
 class Case:
-    """Operands of one normalisation and how it is called."""
+    """Operands and keywords of one normalization."""
 
     x: np.ndarray
     axis: int = 1
@@ -58,14 +58,14 @@ class Case:
     def invstd(self) -> np.ndarray:
         return 1 / np.sqrt(self.moments()[1] + WIDE(self.eps))
 
-    def normalised(self) -> np.ndarray:
+    def normalized(self) -> np.ndarray:
         return (self.x.astype(WIDE) - self.along(self.moments()[0])) * self.along(self.invstd())
 
     def y(self) -> np.ndarray:
-        return self.normalised() * self.along(self.gamma) + self.along(self.beta)
+        return self.normalized() * self.along(self.gamma) + self.along(self.beta)
 
     def gradients(self) -> dict[str, np.ndarray]:
-        g, xh = self.grad.astype(WIDE), self.normalised()
+        g, xh = self.grad.astype(WIDE), self.normalized()
         inner = g
         if self.training:
             mean_g = g.mean(self.others, keepdims=True)
@@ -90,7 +90,7 @@ class Case:
         return batch_norm_backward(self.grad, *saved, *self.operands, **how)
 
     def check(self, **keywords) -> None:
-        """All results of both directions, within the bounds of their rounding errors."""
+        """Check all results of both directions within their rounding bounds."""
         done = self.run(statistics="mxnet", momentum=0.75, **keywords)
         (mean, var), bounds = self.moments(), Bounds(self)
         within(done.y, self.y(), bounds.y(), self.x.dtype)
@@ -111,7 +111,7 @@ class Case:
 
 
 class Bounds:
-    """How far rounding may take the results of a case from their definition.
+    """Bounds on the rounding errors of a case's results.
 
     With n elements in a channel, v their variance, g the gradient of y and a pivot p, float64 sums
 
@@ -123,9 +123,9 @@ class Bounds:
         r = 1 / sqrt(v + eps) has the relative error d_r = d_v / (2 (v + eps)) + 3 u
         y = s (x - mean) + beta, s = gamma r, has the error |s| d_mean + d_r |s (x - mean)|
 
-    and what the type of the computation adds: no number passes more than eight roundings. So small
-    variances magnify the error of a mean, and results near zero keep that of their terms. Second
-    powers of rounding errors are neglected, except where the mean may be large.
+    and the rounding of the computation's type: no number is rounded more than eight times. Small
+    variances therefore magnify the error of a mean, and results near zero keep their terms' errors.
+    Squares of rounding errors are neglected, except where the mean may be large.
     """
 
     def __init__(self, case: Case) -> None:
@@ -135,7 +135,7 @@ class Bounds:
         self.kind_unit = np.finfo(np.float64 if double else np.float32).eps / 2
         mean, var = case.moments()
         self.deviation = np.abs(case.x.astype(WIDE) - case.along(mean))
-        # Errors of long sums cancel: the square root is theirs (Higham and Mary, 2019).
+        # Errors of long sums cancel and grow like a square root (Higham and Mary, 2019).
         self.depth = min(case.count, 8 * case.count**0.5)
         self.mean = self.var = np.zeros_like(var)
         if case.training:
@@ -144,7 +144,7 @@ class Bounds:
             self.mean = self.unit * (np.abs(mean) + (self.depth + 2) * spread)
             self.var = self.unit * (4 * self.depth + 11) * (var + pivot**2)
         self.invstd = self.var / (2 * (var + case.eps)) + 3 * self.unit
-        # The mean is rounded where it is subtracted, and its rounding error is added elsewhere.
+        # The mean is rounded when subtracted; its own error is added elsewhere.
         self.reach = self.deviation + case.along(self.kind_unit * np.abs(mean))
         self.scale = np.abs(case.gamma.astype(WIDE) * case.invstd())
 
@@ -154,7 +154,7 @@ class Bounds:
         return along(8 * self.kind_unit + self.invstd) * terms + along(self.scale * self.mean)
 
     def moved(self, terms: tuple[np.ndarray, ...], batch: np.ndarray) -> np.ndarray:
-        """Of a sum of old and new statistics, if the new ones contribute an error of `batch`."""
+        """Bound a sum of old and new statistics, if the new ones contribute an error of `batch`."""
         rounded = 8 * self.unit * sum(map(np.abs, terms)) + self.kind_unit * np.abs(sum(terms))
         return rounded + batch
 
@@ -177,11 +177,11 @@ class Bounds:
 
 
 STORED = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 0.0)}
-"""Type -> the rounding of a result that is stored in it, relative and absolute."""
+"""Type -> relative and absolute rounding error of a stored result."""
 
 
 def within(got: np.ndarray, wanted: np.ndarray, bound: np.ndarray, dtype=np.float64) -> None:
-    """Equal up to a bound for every element, and the rounding of the type it is stored in."""
+    """Assert equality up to a bound for each element, and the rounding of the stored type."""
     assert got.shape == wanted.shape
     relative, absolute = STORED.get(np.dtype(dtype).name, (0.0, 0.0))
     allowed = bound + relative * (np.abs(wanted) + bound) + absolute
@@ -190,7 +190,7 @@ def within(got: np.ndarray, wanted: np.ndarray, bound: np.ndarray, dtype=np.floa
 
 
 def close(got: np.ndarray, wanted: np.ndarray, part: float, dtype=np.float64) -> None:
-    """Equal up to a part of the largest value, and the rounding of the type it is stored in."""
+    """Assert equality up to a part of the largest value, and the rounding of the stored type."""
     assert got.shape == wanted.shape
     if not wanted.size:
         return

@@ -1,4 +1,4 @@
-"""One axis by the definition: which products meet, and what they add up to."""
+"""One axis by the definition: which products contribute to which output, and their sums."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ def axes(draw: st.DrawFn) -> Axis:
 
 
 def contributions(axis: Axis) -> set[tuple[int, int, int]]:
-    """Every (output, input, tap) that meets, by the definition."""
+    """Return every contributing (output, input, tap), by the definition."""
     return {
         (axis.stride * i + axis.dilation * t - axis.crop_begin, i, t)
         for i in range(axis.size)
@@ -25,7 +25,7 @@ def contributions(axis: Axis) -> set[tuple[int, int, int]]:
 
 
 def transposed(x: np.ndarray, w: np.ndarray, axis: Axis) -> np.ndarray:
-    """y by its definition: every product is added where it falls."""
+    """Return y by its definition: add every product at its output."""
     y = np.zeros(axis.out)
     for o, i, t in contributions(axis):
         y[o] += x[i] * w[t]

@@ -1,7 +1,7 @@
-"""Random calls of oneDNN Graph's six functions, each made by a seed, and what they should give.
+"""Random calls of oneDNN Graph's six functions, each made from a seed, and their expected results.
 
-Unless `beyond`, a case is one that libdnnl itself computes, and computes rightly: what it refuses
-or gets wrong is the table of docs/onednn-graph.md, which is tested on its own.
+Unless `beyond`, libdnnl itself computes a case correctly. The cases that it refuses or gets wrong
+are in the table of docs/onednn-graph.md, which is tested separately.
 """
 
 import random
@@ -26,7 +26,7 @@ KINDS = {
 }
 """The two inputs and the result, in a transposed convolution's names."""
 USUAL = ("Convolution", "ConvolutionBackwardWeights")
-"""Operations whose padding the document leaves to custom."""
+"""Operations whose padding the document does not define."""
 FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "ConvTranspose": onednn_graph.convtranspose,
     "ConvTransposeBackwardData": onednn_graph.convtranspose_backward_data,
@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 
 @dataclass
 class Case:
-    """A call of one function: its arrays in order and its attributes."""
+    """A call of one function: its arrays, in order, and its attributes."""
 
     seed: int
     kind: str
@@ -57,7 +57,7 @@ class Case:
         return FUNCTIONS[self.kind](*self.arrays, **self.attributes, rule=self.rule, **keywords)
 
     def oracle(self, problem: Problem | None = None, magnitudes: bool = False) -> np.ndarray:
-        """The result by the definition in float64; with `magnitudes` of all terms' sizes."""
+        """Return the result by the definition in float64, or with all terms' `magnitudes`."""
         problem = problem or self.problem
         first, second, *bias = (array.astype(np.float64) for array in self.arrays)
         if magnitudes:
@@ -78,7 +78,7 @@ class Case:
         return value
 
     def difference(self, got: np.ndarray, wanted: np.ndarray, ignore: Any = False) -> str:
-        """Empty where two results agree to float32 sums and the dtype's rounding."""
+        """Describe how two results differ; "" if they agree up to rounding."""
         if got.shape != wanted.shape:
             return f"{self}: shape {got.shape}, expected {wanted.shape}"
         rounding = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(got.dtype.name, 2.0**-23)
@@ -93,7 +93,7 @@ class Case:
 
 
 def regrouped(problem: Problem, weight: np.ndarray, axis: int) -> np.ndarray:
-    """A weight whose groups lie side by side along `axis` of IOX, side by side along the other."""
+    """Move a weight's groups, blocks along `axis` of IOX, to the other channel axis."""
     order = problem.weight_layout.to_iox(problem.rank)
     blocks = np.split(weight.transpose(order), problem.groups, axis=axis)
     return np.concatenate(blocks, axis=1 - axis).transpose(np.argsort(order))
@@ -102,7 +102,7 @@ def regrouped(problem: Problem, weight: np.ndarray, axis: int) -> np.ndarray:
 def case(
     seed: int, kind: str, rule: str = "library", beyond: bool = False, dtype: Any = np.float32
 ) -> Case:
-    """The case of a seed."""
+    """Return the case of a seed."""
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
     transposed = kind.startswith("ConvTranspose")
     groups = rng.choice((1, 1, 2, 3)) if beyond or kind != "ConvolutionBackwardData" else 1
@@ -149,7 +149,7 @@ def case(
 
 
 def _axis(rng: random.Random, kind: str, auto_pad: str, most_dilation: int) -> tuple[int, ...]:
-    """size, kernel, stride, dilation, begin, end, out of one axis, as the library has them."""
+    """Draw (size, kernel, stride, dilation, begin, end, out) of an axis in the library's terms."""
     while True:
         kernel, stride = rng.randint(1, 5), rng.randint(1, 4)
         dilation = rng.choice((1, 1, rng.randint(1, most_dilation)))
@@ -170,7 +170,7 @@ def _axis(rng: random.Random, kind: str, auto_pad: str, most_dilation: int) -> t
 
 
 def _fitted(row: tuple[int, ...], auto_pad: str, by_document: bool) -> Any:
-    """The axis, its begin by the formulas of the page."""
+    """Return the axis, whose crop at the beginning follows the page's formulas."""
     size, kernel, stride, dilation, begin, _, out = row
     extent = dilation * (kernel - 1) + 1
     if auto_pad == "VALID":

@@ -1,6 +1,6 @@
-"""One operation by libdnnl's own Graph API, in a child process: the library aborts on some.
+"""One operation by libdnnl's own Graph API, in a child process, since the library may abort.
 
-Codes and the layout of a logical tensor are those of dnnl_graph_types.h, the same from 3.2 to 3.13.
+Codes and logical tensors follow dnnl_graph_types.h, which is the same from 3.2 to 3.13.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STRIDED, CPU, IN_ORDER, DEBUG = 2, 1, 1, 2
 
 
 class Refused(Exception):
-    """The library refuses an operation, or ends its process: which, and how."""
+    """The library refuses an operation, or ends its process; the message says why."""
 
 
 class Library:
-    """A child process in which the library computes; a new one after it ended."""
+    """A child process in which the library computes; a new one replaces an ended one."""
 
     def __init__(self, path: str) -> None:
         self._path, self._child = path, None
@@ -44,13 +44,13 @@ class Library:
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
-            self._pipe.close()  # at which the child ends
+            self._pipe.close()  # this ends the child
             self._child.join()
 
     def run(
         self, kind: str, arrays: list[np.ndarray], attributes: dict[str, Any], result: Any
     ) -> np.ndarray:
-        """The result, of shape `result` (None for one that the library infers)."""
+        """Return the result, of shape `result`; the library infers it for None."""
         if self._child is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
@@ -61,15 +61,15 @@ class Library:
         plain = [array.view(f"u{array.itemsize}") for array in map(np.ascontiguousarray, arrays)]
         try:
             self._pipe.send((kind, plain, names, attributes, result))
-            found = self._pipe.recv()
-        except (EOFError, OSError):  # at the end of the child, or after it
+            answer = self._pipe.recv()
+        except (EOFError, OSError):  # the child ends, or has ended
             self._pipe.close()
             self._child.join()
             code, self._child = self._child.exitcode, None
             raise Refused(signal.Signals(-code).name if code < 0 else f"exit {code}") from None
-        if isinstance(found, str):
-            raise Refused(found)
-        return found.view(arrays[0].dtype)
+        if isinstance(answer, str):
+            raise Refused(answer)
+        return answer.view(arrays[0].dtype)
 
 
 def _serve(pipe: Any, path: str) -> None:
@@ -97,7 +97,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Graph:
-    """What the child knows; its handles are never destroyed, the process ends soon."""
+    """The library's handles in the child; they are never destroyed, since the process ends soon."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)

@@ -1,9 +1,9 @@
-"""Random problems for the oneDNN engine, run in a process of their own because libdnnl may end it.
+"""Random problems for the oneDNN engine, in a separate process because libdnnl may end it.
 
-`main first last` runs the problems of those seeds by every variant, compares with the definition,
-and then a call of the public functions with arguments that no problem has. Before each it prints
-what it is about to do, so that whoever reads that knows what killed the process. Scratch memory and
-results are filled with large numbers first: what reads memory that nobody wrote is found out.
+`main first last` runs the problems of these seeds by every variant and compares with the
+definition. After each it calls public functions with invalid arguments. It prints every step in
+advance, so that the output shows what killed the process. Scratch memory and results are first
+filled with large numbers, which reveal reads of uninitialized memory.
 """
 
 import random
@@ -25,7 +25,7 @@ POISON = 0x7F  # 3.4e38 as float32 and bfloat16
 
 
 def wrong(seed: int, asked: Problem, threads: int) -> str:
-    """Which variant of the engine is wrong on a problem, "" for none."""
+    """Return the engine's first wrong variant on a problem; "" if there is none."""
     engine = load("onednn")
     if engine.refuses(asked) is not None:
         return ""
@@ -46,7 +46,7 @@ def wrong(seed: int, asked: Problem, threads: int) -> str:
 
 
 def absurd(seed: int) -> None:
-    """A call that has no meaning, or none for this engine: it may only end in an `UpconvError`."""
+    """Make a call that may be invalid: it may fail only with an `UpconvError`."""
     rng = random.Random(seed)
     rank = rng.randint(1, 5)
     values = (0, -1, 1, 2, -(2**31), 2**31, 2**40, 2**63, (), (1,) * rank, (0,) * rank, (1, -2))
@@ -63,7 +63,7 @@ def absurd(seed: int) -> None:
 
 
 def poison_workspaces() -> None:
-    """Fill scratch memory before each use."""
+    """Poison scratch memory before each use."""
     workspace: Any = import_module("upconv.engines.workspace")
     taken = workspace._taken
 
@@ -76,7 +76,7 @@ def poison_workspaces() -> None:
 
 
 def main(first: int, last: int) -> None:
-    """Exit code 1 if a result was wrong."""
+    """Run seeds first to last - 1; exit with code 1 if a result is wrong."""
     poison_workspaces()
     import_module("upconv.engines.onednn.engine")._WORTH = 1  # two threads for small problems too
     found = []

@@ -1,4 +1,4 @@
-"""Random ConvTranspose models, and running them: what the tests of passes and proofs share."""
+"""Random ConvTranspose models, for the tests of passes and of verification."""
 
 import importlib
 import random
@@ -15,7 +15,7 @@ from tests.support.onnx_texts import made, tensors
 
 @dataclass(frozen=True)
 class Case:
-    """One random ConvTranspose node in a model of its own, and an input for it."""
+    """A model of one random ConvTranspose node, and an input for it."""
 
     model: onnx.ModelProto
     x: np.ndarray
@@ -33,7 +33,7 @@ OPSETS = (13, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25)
 
 
 def random_case(seed: int, *, opset: int | None = None, rank: int | None = None) -> Case:
-    """One of all that ConvTranspose can say, ONNX Runtime's refusals left out."""
+    """Return a random valid ConvTranspose that ONNX Runtime does not refuse."""
     rng = random.Random(seed)
     rank = rank or rng.choice((1, 1, 2, 2, 2, 3))
     groups = rng.choice((1, 1, 2, 3))
@@ -103,7 +103,7 @@ def _model(
 
 
 def with_norm(case: Case, seed: int) -> Case:
-    """The case with a random normalisation after it, in one of its forms."""
+    """Return the case with a random normalization after it, in one of its forms."""
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
     attributes = case.attributes
     model = _copied(case.model)
@@ -127,11 +127,11 @@ ACTIVATIONS = {
     "Mish": 18,
     "Gelu": 20,
 }
-"""Activations, and the opset each begins with."""
+"""Activations, and the first opset of each."""
 
 
 def with_activation(case: Case, seed: int) -> Case:
-    """The case with a random activation after it, or as often as it is."""
+    """Return the case with a random activation after it, or, half of the time, unchanged."""
     rng, model = random.Random(seed), _copied(case.model)
     if rng.random() < 0.5:
         return case
@@ -140,7 +140,7 @@ def with_activation(case: Case, seed: int) -> Case:
 
 
 def with_crop(case: Case, seed: int, kind: str) -> Case:
-    """The case with a random Pad or Slice, before it or after it."""
+    """Return the case with a random Pad or Slice before or after it."""
     rng = random.Random(seed)
     model, rank = _copied(case.model), case.x.ndim - 2
     if rng.random() < 0.5:
@@ -155,7 +155,7 @@ def with_crop(case: Case, seed: int, kind: str) -> Case:
 
 
 def _precede(case: Case, model: onnx.ModelProto, kind: str, amounts: list[int]) -> onnx.ModelProto:
-    """A node between x and the ConvTranspose; sizes that only its input tells are left open."""
+    """Add a node between x and the ConvTranspose; its sizes stay open if the input's are."""
     rank = case.x.ndim - 2
     arrays = _inputs(kind, amounts, rank)
     node = helper.make_node(kind, ["x", *arrays], ["p"])
@@ -176,7 +176,7 @@ def _precede(case: Case, model: onnx.ModelProto, kind: str, amounts: list[int]) 
 
 
 def _inputs(kind: str, amounts: list[int], rank: int) -> dict[str, np.ndarray]:
-    """The inputs of a Pad or Slice by name."""
+    """Return the inputs of a Pad or Slice by name."""
     begins, ends = amounts[:rank], amounts[rank:]
     if kind == "Pad":
         return {"pads": np.array([0, 0, *begins, 0, 0, *ends])}
@@ -185,7 +185,7 @@ def _inputs(kind: str, amounts: list[int], rank: int) -> dict[str, np.ndarray]:
 
 
 def _follow(model: onnx.ModelProto, kind: str, arrays: dict[str, np.ndarray], **words: Any) -> None:
-    """A node after the ConvTranspose, whose output takes the name y."""
+    """Add a node after the ConvTranspose; its output is called y."""
     model.graph.node[-1].output[0] = "z"
     model.graph.node.append(helper.make_node(kind, ["z", *arrays], ["y"], **words))
     _add(model, arrays)
@@ -200,7 +200,7 @@ def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_half(case: Case) -> Case:
-    """The case in float16."""
+    """Return the case in float16."""
     model = _copied(case.model)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
@@ -212,10 +212,10 @@ def in_half(case: Case) -> Case:
 
 
 def in_int8(case: Case, seed: int) -> Case:
-    """The case in QDQ form: weight and bias of integers, pairs before and behind the node.
+    """Return the case in QDQ form: integer weight and bias, and pairs before and after the node.
 
-    The weight has one scale, or one per output channel of a group. All scales are powers of two:
-    every sum is exact, and nothing may differ by rounding.
+    The weight has one scale, or one per output channel of a group. All scales are powers of two, so
+    every sum is exact, and results must be equal.
     """
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
     model = _copied(case.model)
@@ -228,20 +228,20 @@ def in_int8(case: Case, seed: int) -> Case:
     kind = np.int8 if low else np.uint8
     integers = numbers.integers(low, low + 200, w.shape).astype(kind)
     zero = numbers.integers(low + 90, low + 110, shape).astype(kind)
-    _dequantise(model, conv, 1, (integers, scale, zero), axis=1)
+    _dequantize(model, conv, 1, (integers, scale, zero), axis=1)
     if "b" in arrays:
         bias = numbers.integers(-999, 999, arrays["b"].shape).astype(np.int32)
-        _dequantise(model, conv, 2, (bias, np.tile(scale / 32, groups if shape else ())), axis=0)
+        _dequantize(model, conv, 2, (bias, np.tile(scale / 32, groups if shape else ())), axis=0)
     y, conv.output[0] = conv.output[0], "raw"
     conv.input[0] = _pair(model, conv, 0, conv.input[0], "xd", np.float32(1 / 32))
     _pair(model, conv, 1, "raw", y, np.float32(1 / 4))
     return replace(case, model=model)
 
 
-def _dequantise(
+def _dequantize(
     model: onnx.ModelProto, conv: onnx.NodeProto, index: int, arrays: Any, axis: int
 ) -> None:
-    """An input of a node from integers, their scales and zero points."""
+    """Replace a node's input by dequantized integers, with scales and zero points."""
     name = conv.input[index]
     [old] = [tensor for tensor in model.graph.initializer if tensor.name == name]
     model.graph.initializer.remove(old)
@@ -255,20 +255,20 @@ def _dequantise(
 def _pair(
     model: onnx.ModelProto, conv: onnx.NodeProto, after: int, x: str, y: str, scale: np.float32
 ) -> str:
-    """QuantizeLinear and DequantizeLinear of x before or after a node, and y's name."""
+    """Add QuantizeLinear and DequantizeLinear of x before or after a node; return y."""
     names = [f"{y}_scale", f"{y}_zero"]
     _add(model, {names[0]: scale, names[1]: np.uint8(128)})
-    quantise = helper.make_node("QuantizeLinear", [x, *names], [f"{y}_quantised"])
-    dequantise = helper.make_node("DequantizeLinear", [f"{y}_quantised", *names], [y])
+    quantize = helper.make_node("QuantizeLinear", [x, *names], [f"{y}_quantized"])
+    dequantize = helper.make_node("DequantizeLinear", [f"{y}_quantized", *names], [y])
     at = list(model.graph.node).index(conv) + after
-    model.graph.node.insert(at, dequantise)
-    model.graph.node.insert(at, quantise)
+    model.graph.node.insert(at, dequantize)
+    model.graph.node.insert(at, quantize)
     return y
 
 
 def official() -> dict[str, Any]:
-    """The backend tests of ConvTranspose: name -> test case, with its model and its data sets."""
-    importlib.import_module("onnx.backend.test.case.node.convtranspose")  # its cases are made now
+    """Return ONNX's backend tests of ConvTranspose by name, with models and data."""
+    importlib.import_module("onnx.backend.test.case.node.convtranspose")  # this makes its cases
     from onnx.backend.test.case import node
 
     with pytest.MonkeyPatch.context() as patch:

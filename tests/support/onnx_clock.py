@@ -1,4 +1,4 @@
-"""Times made up: what candidates and whole models take is decided, nothing is measured."""
+"""Made-up times of candidates and whole models, instead of measurements."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,11 +9,11 @@ from upconv.onnx.optimizing.results import Candidate
 from upconv.timing import Rounds
 
 Clock = Callable[[Mapping[str, float]], None]
-"""Takes seconds by the name of a candidate; "whole" is the model with any rewriting."""
+"""Sets the seconds of candidates by name; "whole" is the model with any rewriting."""
 
 
 def decided_by(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock whose candidates take what it is told, and 1 second where it is told nothing."""
+    """Return a function that sets the candidates' times; the others take 1 second."""
 
     def decide(seconds: Mapping[str, float]) -> None:
         names: list[str] = []

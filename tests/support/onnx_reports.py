@@ -1,4 +1,4 @@
-"""Optimisations that were never made: what the reports are tried on. Their numbers are made up."""
+"""Made-up optimizations, for the tests of reports."""
 
 from dataclasses import replace
 
@@ -25,13 +25,13 @@ HOSTILE = (
 
 
 def tried(name: str, before: float, gain: float = 0.0) -> Candidate:
-    """A candidate that was measured; without a gain, the original."""
+    """Return a measured candidate; without a gain, the original."""
     ratios = (Ratio(gain, gain * 0.982, gain * 1.021),) if gain else ()
     return Candidate(name, None, (before / (gain or 1.0),), ratios, 2.1e-7)
 
 
 def compared(name: str, error: float, words: str = "") -> Run:
-    """A runtime in which one output was compared."""
+    """Return a run in which one output was compared."""
     what = (name, "/last", "Relu", (1, 8), "float32", "float64")
     return Run("onnxruntime", (Difference(*what, error, 1.0, 2.5e-6, error < 2.5e-6, words),))
 
@@ -39,7 +39,7 @@ def compared(name: str, error: float, words: str = "") -> Run:
 def layer(
     node: str, axes: tuple[Axis, ...], before: float, gains: dict[str, float], chosen: str
 ) -> LayerResult:
-    """A layer of 32 to 16 channels with a candidate per gain, in float32."""
+    """Return a float32 layer of 32 to 16 channels with a candidate per gain."""
     shape = (1, 32, *(axis.size for axis in axes))
     refused = Candidate("replace_deconv", "its strides are not all 1: see sub_pixel")
     found = (*(tried(name, before, gain) for name, gain in gains.items()), refused)
@@ -51,7 +51,7 @@ def layer(
 
 
 def sample() -> Optimization:
-    """Five layers: three others now, one kept, one that could not be read."""
+    """Return an optimization of five layers: three rewritten, one kept, one unreadable."""
     wide, square = Axis(200, 9, 3, 1, 3, 1), Axis(64, 2, 2)
     depthwise = Axis(40, 5, 3, 2, 2, -1), Axis(52, 3, 4, 1, 0, -1)
     forms = {"sub_pixel:unfolded": 2.94, "sub_pixel:folded": 3.31, "sub_pixel:polyphase": 0.61}
@@ -85,7 +85,7 @@ def sample() -> Optimization:
 
 
 def unequal() -> Optimization:
-    """Nothing was equal: the model stays as it was."""
+    """Return an optimization without equal results, which leaves the model unchanged."""
     verdict = "Nothing was both equal and faster in the whole model; the model is unchanged."
     lost = Run("onnxruntime", findings=("b: it failed",))
     return replace(
@@ -96,7 +96,7 @@ def unequal() -> Optimization:
 
 
 def hostile(name: str) -> Optimization:
-    """The sample with one name in every place where a text can be."""
+    """Return the sample with `name` in place of every string."""
     one = sample()
     first = one.layers[0]
     candidates = (Candidate(name, name), replace(first.candidates[0], passes=name))

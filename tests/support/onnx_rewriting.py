@@ -1,4 +1,4 @@
-"""For the tests of upconv.onnx's passes: models rewritten, listed as text, compared by values."""
+"""Rewriting, listing and comparing models, for the tests of upconv.onnx's passes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,18 +22,18 @@ _SHOWN = 24  # entries of a constant that a listing shows
 def rewritten(
     model: onnx.ModelProto | ir.Model, *passes: str | Pass, rule: Rule | None = None
 ) -> tuple[onnx.ModelProto, list[Step]]:
-    """A copy of a model that has been through passes, checked by onnx's own checker."""
+    """Return a copy of a model after some passes, checked by onnx's own checker."""
     copy = from_model(model)
     chosen = [PASSES[one] if isinstance(one, str) else one for one in passes]
     steps = run(copy, chosen, rule=rule)
     after = to_proto(copy)
-    if all(step.fired for step in steps):  # its inference is wrong about some output_shape
+    if all(step.fired for step in steps):  # onnx infers some output_shape wrongly
         onnx.checker.check_model(after, full_check=True)
     return after, steps
 
 
 def refusal(model: onnx.ModelProto, name: str | Pass, rule: Rule | None = None) -> str:
-    """Why a pass does not fire at a model's only ConvTranspose; the model must stay as it is."""
+    """Return why a pass does not fire at a model's only ConvTranspose, and changes nothing."""
     after, [step] = rewritten(model, name, rule=rule)
     assert step.refusal is not None, f"{name} fired"
     assert listing(after) == listing(to_proto(from_model(model)))
@@ -41,21 +41,21 @@ def refusal(model: onnx.ModelProto, name: str | Pass, rule: Rule | None = None) 
 
 
 def only_node(model: onnx.ModelProto) -> ConvTransposeNode:
-    """A model's only ConvTranspose, of models too that onnx's checker would not take."""
+    """Return a model's only ConvTranspose, even if onnx's checker refuses the model."""
     [conv] = conv_transpose_nodes(ir.from_proto(model))
     assert isinstance(conv, ConvTransposeNode)
     return conv
 
 
 def refused(model: onnx.ModelProto, name: str) -> str:
-    """Why a pass refuses a model's only ConvTranspose."""
+    """Return why a pass refuses a model's only ConvTranspose."""
     reason = PASSES[name].refuses(only_node(model))
     assert reason is not None, f"{name} fired"
     return reason
 
 
 def listing(model: onnx.ModelProto) -> str:
-    """The nodes of a model, one per line, small constants in their place, names cut short."""
+    """List a model's nodes, one per line, with small constants inline and short names."""
     constants = {tensor.name: _shown(tensor) for tensor in model.graph.initializer}
     return "\n".join(_line(node, constants) for node in model.graph.node)
 
@@ -96,17 +96,17 @@ def values(
     given: Mapping[str, np.ndarray],
     runtime: str | Runtime = "onnxruntime",
 ) -> list[np.ndarray]:
-    """What a runtime makes of a model."""
+    """Return a model's outputs in a runtime."""
     chosen = Runtime.parse(runtime) if isinstance(runtime, str) else runtime
     with chosen.session(model) as session:
         return list(session.run(given).values())
 
 
 def assert_close(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray], terms: int) -> None:
-    """The checker: as many outputs, of equal shapes and dtypes, whose values agree.
+    """Assert that outputs have equal counts, shapes and dtypes, and values that agree.
 
-    A sum of n products, computed in any order, errs by about sqrt(n) units of rounding of what its
-    products come to together; that is about sqrt(n) times what random numbers leave of it.
+    A sum of n products, in any order, errs by about sqrt(n) units of rounding of the sum of their
+    magnitudes, which for random numbers is about sqrt(n) times the sum itself.
     """
     assert len(wanted) == len(found)
     for one, other in zip(wanted, found, strict=True):
@@ -120,7 +120,7 @@ def assert_close(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray], term
 
 
 def terms(model: onnx.ModelProto) -> int:
-    """A bound on the length of a model's sums: the elements of its largest constant per output."""
+    """Bound the length of a model's sums: the elements of its largest constant per output."""
     arrays = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
     return max((a.size // a.shape[1] for a in arrays if a.ndim > 2), default=1)
 
@@ -131,7 +131,7 @@ def assert_same_values(
     sizes: Mapping[str, Sequence[int]] | None = None,
     runtime: str | Runtime = "onnxruntime",
 ) -> None:
-    """Both models give the same for the same random inputs."""
+    """Assert that both models agree on the same random inputs."""
     given = feeds(before, sizes)
     wanted = values(before, given, runtime)
     assert_close(wanted, values(after, given, runtime), terms(before))

@@ -1,4 +1,4 @@
-"""A model for the tests of sessions, what ONNX Runtime makes of it, and how near is the same."""
+"""A model for the tests of sessions, ONNX Runtime's results, and comparisons."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def same(found: list[Any], wanted: list[Any], tolerance: float = 2e-5) -> None:
 
 
 def by_upconv(source: onnx.ModelProto, *inputs: dict[str, Any]) -> Session:
-    """A session in which upconv computes all parts, with ONNX Runtime's results for the inputs."""
+    """Return a session in which upconv computes all parts, after comparing it on the inputs."""
     session = Session(source, measure=False)
     for feeds in inputs:
         same(session.run(None, feeds), plain(source, feeds))
@@ -66,7 +66,7 @@ def image(n: int = 1, height: int = 5, width: int = 7) -> dict[str, np.ndarray]:
 
 
 def measure_once(monkeypatch: pytest.MonkeyPatch, gain: float = 2.0) -> None:
-    """Measure hardly at all; a session with upconv is `gain` times as fast, later sets more."""
+    """Make up times: a session with upconv is `gain` times as fast, later sets slightly more."""
 
     def once(calls: Any, _: Any, begins: Any, *__: Any) -> Rounds:
         begins(1)

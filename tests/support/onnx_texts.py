@@ -1,4 +1,4 @@
-"""For the tests of upconv.onnx: small models, written as text or made of nodes."""
+"""Small models for the tests of upconv.onnx, from text or from nodes."""
 
 import re
 
@@ -6,28 +6,28 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper, parser
 
 
-def parsed(text, opset=17, **initialisers):
-    """A model of a text, after a header of its own or one of this opset.
+def parsed(text, opset=17, **initializers):
+    """Parse a model; a text without a header gets one with this opset.
 
-    initialisers: arrays by name; those that the text does not name are left out. ml_dtypes' arrays
+    initializers: arrays by name; those that the text does not name are left out. ml_dtypes arrays
     become bfloat16 and 8-bit float tensors.
     """
     head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {opset}]>\n'
     model, named = parser.parse_model(head + text), set(re.findall(r"\w+", text))
-    used = {name: array for name, array in initialisers.items() if name in named}
+    used = {name: array for name, array in initializers.items() if name in named}
     model.graph.initializer.extend(tensors(used))
     return model
 
 
 def tensors(arrays):
-    """Arrays by name, as a model holds them."""
+    """Return arrays by name as a model's tensors."""
     return [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
 
 
 def made(nodes, arrays, x, outputs=("y",), opset=17, rank=None):
-    """A model of nodes that read x, of this shape, and arrays by name.
+    """Return a model of nodes that read x, of this shape, and arrays by name.
 
-    The outputs have any shape, or any sizes of so many axes, without which onnx's checker refuses.
+    rank: the outputs' number of axes, which onnx's checker needs; None leaves it open.
     """
     sizes = None if rank is None else [None] * rank
     graph = helper.make_graph(
@@ -58,7 +58,7 @@ THREE = """g (float[N, 4, W] x) => (float[N, 4, V] y) {
 
 
 def three(**changed):
-    """Three layers with ReLUs between them; weights by name may be others."""
+    """Return three layers with ReLUs between them; `changed` replaces weights by name."""
     weights = {f"w{i}": normal(i, 4, 4, 4) for i in (1, 2, 3)}
     biases = {f"b{i}": normal(10 + i, 4) for i in (1, 2, 3)}
     model = parsed(THREE, **{**weights, **biases, **changed})

@@ -1,4 +1,4 @@
-"""The files that a reader of a page has: small models and arrays under the names that pages use."""
+"""A reader's files: small models and arrays under the names that pages use."""
 
 import shutil
 from collections.abc import Callable
@@ -12,12 +12,12 @@ BENCHMARKS = ROOT / "benchmarks"
 
 
 def random(*shape: int) -> np.ndarray:
-    """The same values in every call."""
+    """Return random values, the same in every call."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def model(path: str, name: str = "x", size: str = "12, 12", channels: int = 8) -> None:
-    """A decoder of two transposed convolutions."""
+    """Save a decoder of two transposed convolutions."""
     import onnx
 
     rank = size.count(",") + 1
@@ -35,7 +35,7 @@ def model(path: str, name: str = "x", size: str = "12, 12", channels: int = 8) -
 
 
 def arrays(path: str) -> None:
-    """An input, a weight or a bias (.npy), or all of them (.npz)."""
+    """Save an input, a weight or a bias (.npy), or all of them (.npz)."""
     drawn = {"x": random(1, 8, 12, 12), "w": random(8, 4, 4, 4), "b": random(4)}
     if path.endswith(".npz"):
         np.savez(path, **drawn)
@@ -44,7 +44,7 @@ def arrays(path: str) -> None:
 
 
 def mxnet_model(path: str) -> None:
-    """One Deconvolution of three channels, as MXNet saves it in two files."""
+    """Save a Deconvolution of three channels in two files, as MXNet does."""
     from upconv import mxnet as mx
 
     data = mx.sym.var("data")
@@ -59,7 +59,7 @@ FILES: dict[str, Callable[[str], object]] = {
     "models/one.onnx": model,
     "a.onnx": lambda path: model(path, "x", "T", 80),
     "b.onnx": lambda path: shutil.copy("a.onnx", path),
-    "optimised.onnx": lambda path: shutil.copy("model.onnx", path),
+    "optimized.onnx": lambda path: shutil.copy("model.onnx", path),
     "vocoder.onnx": lambda path: model(path, "mel", "T", 80),
     "mel.npy": lambda path: np.save(path, random(1, 80, 12)),
     "mel.f32": lambda path: random(12, 80).tofile(path),
@@ -69,7 +69,7 @@ FILES: dict[str, Callable[[str], object]] = {
     "x.npz": lambda path: np.savez(path, data=random(1, 3, 8, 8)),
     "real.npz": lambda path: np.savez(path, x=random(1, 8, 12, 12)),
     "net-symbol.json": mxnet_model,
-    "net-0000.params": lambda path: None,  # beside net-symbol.json
+    "net-0000.params": lambda path: None,  # saved with net-symbol.json
     "benchmarks/table.py": lambda path: Path("benchmarks").symlink_to(BENCHMARKS),
 }
 

@@ -1,18 +1,18 @@
 """A page of documentation as one test: its Python, commands and files, in order, in one folder.
 
     pycon          a doctest
-    console        lines that begin with "$ " are run; what stands below a command is its output
+    console        lines that begin with "$ " are run; the lines below a command are its output
     json, toml     written to the file that the sentence above the block names in backticks
 
-Output is compared as doctest compares it, with "..." for any text and any run of white space equal
-to another, and a number with a unit of time or "times as fast" equal to any other. A command
-without output below may print what it likes. Its exit code is 0, or the next line is "$ echo $?".
-Commands find the files of `page_files.FILES` that the page names. `SHORTER` adds options that
-shorten measurements. What is not run is listed with the reason in `NOT_RUN` (commands) and
-`ONLY_SHOWN` (blocks of other languages); what is neither run nor listed fails.
+Output is compared as in doctest: "..." matches any text, and all white space is equal. A number
+with a unit of time or "times as fast" equals any other. A command without output below may print
+anything. Its exit code must be 0 unless the next line is "$ echo $?". Commands find the files of
+`page_files.FILES` that the page names. `SHORTER` adds options that shorten measurements. Commands
+and blocks that are not run are listed with the reason in `NOT_RUN` and `ONLY_SHOWN`; any other
+block fails.
 
-Where a library is absent, a command that needs it is left out, and a page whose Python needs it
-ends there. Such a page counts as skipped, for the reason that the command or the import gave.
+If a library is absent, commands that need it are left out, and a page ends where its Python needs
+it. Such a page counts as skipped, for the reason that the command or the import gave.
 """
 
 import doctest
@@ -49,7 +49,7 @@ NOT_RUN = {
 }
 if platform.machine() not in ("x86_64", "AMD64"):
     NOT_RUN[r"UPCONV_JIT_CPU=haswell .*"] = "needs a processor with AVX2"
-"""Pattern of a command -> why it is not run. A file that the pattern captures has to exist."""
+"""Pattern of a command -> why it is not run. A file that the pattern captures must exist."""
 
 _SKETCH = "a sketch of a change, with gaps"
 ONLY_SHOWN = {
@@ -72,7 +72,7 @@ SHORTER = {
 """Beginning of an upconv command -> options that are added to it, so that it measures briefly."""
 
 BRIEF_ROOFLINE = {"_SECONDS": 0.01, "_LARGEST_ARRAY": 1 << 20}
-"""Of `bench`, which measures the roofline of the machine each time."""
+"""Settings for `bench`, which measures the machine's roofline each time."""
 
 BLOCK = re.compile(r"^(```+)(\S*)[^\n]*\n(.*?)^\1[^\S\n]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`(upconv [^`]+)`(?!`)")
@@ -83,7 +83,7 @@ TIME = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)? (?:ns|µs|us|ms|s|min|times as fast)
 
 
 def reason_not_to_run(command: str) -> str:
-    """Why a command is not run; "" for one that is."""
+    """Return why a command is not run; "" for one that is."""
     for pattern, reason in NOT_RUN.items():
         if match := re.fullmatch(pattern, command):
             files = [name for name in match.groups() if name and name.endswith(".py")]
@@ -93,7 +93,7 @@ def reason_not_to_run(command: str) -> str:
 
 
 def examples(text: str) -> Iterator[doctest.Example]:
-    """What a page shows, as examples of doctest.
+    """Yield what a page shows, as examples of doctest.
 
     >>> example, _ = examples("```console\\n$ upconv --version\\nupconv 1.0\\n```")
     >>> example.source, example.want
@@ -114,7 +114,7 @@ def _of_block(match: re.Match[str], text: str) -> Iterator[doctest.Example]:
             example.lineno += line
             yield example
     elif language == "console":
-        assert content.startswith("$ "), f"a block of commands begins with a prompt: {content}"
+        assert content.startswith("$ "), f"a block of commands must begin with a prompt: {content}"
         for part in COMMAND.finditer(content):
             command = re.sub(r"\s+#.*", "", part[1].replace("\\\n", ""))
             if not reason_not_to_run(command):
@@ -124,18 +124,18 @@ def _of_block(match: re.Match[str], text: str) -> Iterator[doctest.Example]:
         yield doctest.Example("_shell.expect_success()", "", lineno=line)
     elif language in ("json", "toml"):
         name = NAMED_FILE.search(text[: match.start()].rstrip("\n").rpartition("\n\n")[2])
-        assert name, f"the sentence above a block of {language} names its file: {content}"
+        assert name, f"the sentence above a {language} block must name its file: {content}"
         yield doctest.Example(f"_ = Path({name[1]!r}).write_text({content!r})", "", lineno=line)
     else:  # Sphinx runs its own directives
         first = " ".join(content.partition("\n")[0].split())
         assert first in ONLY_SHOWN or language.startswith("{"), (
-            f"line {line}: a block is pycon, console, json or toml, which are run, or is"
+            f"line {line}: a block must be pycon, console, json or toml, which are run, or"
             f" listed in tests/support/pages.py: {first!r}"
         )
 
 
 def _of_inline(match: re.Match[str], text: str) -> Iterator[doctest.Example]:
-    """A command in a sentence: run if it names files that readers have, otherwise looked up."""
+    """Run a command in a sentence if it names files that readers have; otherwise look it up."""
     words, line = match[1].split(), text.count("\n", 0, match.start())
     if any(word in FILES for word in words):
         words += ["--force"] if words[1] in ("optimize", "rewrite", "mxnet") else []
@@ -146,7 +146,7 @@ def _of_inline(match: re.Match[str], text: str) -> Iterator[doctest.Example]:
 
 
 def look_up(words: list[str]) -> None:
-    """Assert that a command, or a part of one, names a command of upconv and its options."""
+    """Assert that words name a command of upconv, or a part of one, and its options."""
     from typer.main import get_command
 
     from upconv.cli.app import app
@@ -167,10 +167,10 @@ class Shell:
     def __init__(self) -> None:
         self._status, self._command, self._output = 0, "", ""
         self.skipped: list[str] = []
-        """What commands said that need an absent library."""
+        """The output of commands that need an absent library."""
 
     def __call__(self, command: str, shown: bool) -> None:
-        """`shown`: whether the page shows the output."""
+        """Run a command; `shown`: whether the page shows its output."""
         if command == "echo $?":
             print(self._status)
             self._status = 0
@@ -191,7 +191,7 @@ class Shell:
 
 
 def _run(command: str) -> int:
-    """The exit code. Only what needs a shell, or is not upconv, gets a process of its own."""
+    """Return the exit code. Only commands that need a shell, or others, run in a process."""
     words = shlex.split(command, comments=True)
     if words[0] != "upconv" or "|" in words:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -213,7 +213,7 @@ def _run(command: str) -> int:
 
 
 def upconv_command(*arguments: str) -> int:
-    """The exit code of `upconv arguments`, run in this process."""
+    """Run `upconv arguments` in this process, and return its exit code."""
     from upconv import set_num_threads
     from upconv.__main__ import main
 
@@ -232,12 +232,12 @@ def upconv_command(*arguments: str) -> int:
         return int(end.code or 0)
     finally:
         signal.signal(signal.SIGTERM, before)
-        set_num_threads(None)  # of --threads, which is meant for a process
+        set_num_threads(None)  # undo --threads, which applies to a process
     return 0
 
 
 class Checker(doctest.OutputChecker):
-    """Compares output; figures of time are equal to each other."""
+    """Compares output; all times are equal."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         return super().check_output(TIME.sub("1 s", want), TIME.sub("1 s", got), optionflags)
@@ -255,19 +255,19 @@ class Runner(doctest.DocTestRunner):
 
 
 def _names_an_absent_library(error: ImportError) -> bool:
-    """Python's errors name a module, upconv's the command that installs it."""
+    """Return whether the error names an absent module, or a command that installs one."""
     return error.name in absent() or (bool(absent()) and "pip install" in str(error))
 
 
 def absent() -> list[str]:
-    """The optional libraries that are not installed."""
+    """Return the optional libraries that are not installed."""
     return [name for name in OPTIONAL if not find_spec(name)]
 
 
 def run_page(text: str, path: str = "page") -> None:
     """Run what a page shows, in a temporary folder that holds the files that it names.
 
-    AssertionError: doctest's report of the first example that fails.
+    Raises `AssertionError` with doctest's report of the first failing example.
     """
     shell = Shell()
     names = {"__name__": "__main__", "Path": Path, "_shell": shell, "_look_up": look_up}

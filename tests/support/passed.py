@@ -1,9 +1,9 @@
-"""Options of pytest: write down which tests passed, and leave out those that passed before.
+"""Options of pytest: record which tests passed, and leave out those that passed before.
 
-Continuous integration runs the suite twice on one Python: without the peers and with them. What has
-passed without them is not run again, unless the peers change what the test does (mark `peers`).
+Continuous integration runs the suite twice on one Python: without the peers and with them. Tests
+that passed without peers are not run again, unless the peers affect them (mark `peers`).
 
-A path goes behind "=": before pytest knows these options, it takes a file after a space for a test.
+Write a path after "=": before pytest knows these options, it takes a file after a space for a test.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ class Passed:
         self.passed, self.others = set[str](), set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:  # a test that cannot take down what it set up has failed
+        if not report.passed:  # a failed teardown counts as a failed test
             self.others.add(report.nodeid)
         elif report.when == "call":
             self.passed.add(report.nodeid)

@@ -1,4 +1,4 @@
-"""An engine with a fault, in the table before all others, for tests of what commands say of it."""
+"""A faulty engine, first in the table, for tests of the commands' messages about it."""
 
 import pytest
 
@@ -33,7 +33,7 @@ class Damaged(ReferencePrimitive):
 
 @pytest.fixture
 def plant(monkeypatch, fresh_cache):
-    """Put an engine with some fault before all others."""
+    """Put an engine with given faults before all others."""
     others, place = dict(ENGINES), f"{__name__}:Planted"
 
     def planted(**faults):

@@ -1,4 +1,4 @@
-"""For the tests of the pool: compiled work that shows who did what."""
+"""Compiled work for the tests of the pool, which records the threads that did it."""
 
 import ctypes
 import time
@@ -11,14 +11,14 @@ from upconv.engines.jit.cpu import host
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.values import I64, PTR
 
-PATIENCE = 200_000_000  # turns of `meet`: seconds, which only a failure takes
+PATIENCE = 200_000_000  # iterations of `meet`: seconds, which only a failure takes
 TAKEN, COUNT, TURNS, CALLS, FLAG, MET = 0, 8, 16, 128, 256, 384
 STACKS, MOST_CALLS = 512, 64
 RESULTS = STACKS + 8 * MOST_CALLS
 
 
 def _enter(f):
-    """Count the call, and leave an address of its stack, which differs from thread to thread."""
+    """Emit code that counts the call and stores a stack address, which identifies the thread."""
     call = f.take(f["work"] + CALLS)
     with f.when(call < MOST_CALLS):
         stack = f.convert("ptrtoint", f.scratch(8), I64)
@@ -26,7 +26,7 @@ def _enter(f):
 
 
 def _emit_jobs(module):
-    """results[j] += 3 * j + 7 for every job j, some turns of a loop before each."""
+    """Emit results[j] += 3 * j + 7 for every job j, after some iterations of a loop."""
     with module.function("jobs", {"work": PTR}) as f:
         _enter(f)
         x = f.scratch(8)
@@ -40,7 +40,7 @@ def _emit_jobs(module):
 
 
 def _emit_meet(module):
-    """Wait for COUNT calls, or for the flag, TURNS turns at most; count those who saw it."""
+    """Emit a wait for COUNT calls or the flag, for at most TURNS iterations; count successes."""
     with module.function("meet", {"work": PTR}) as f:
         _enter(f)
         left = f.scratch(8)
@@ -63,11 +63,11 @@ def _compiled():
     return Code(module, ("jobs", "meet"), host())
 
 
-CODE = _compiled()  # once, whichever threads use it: it must not be freed under one that runs it
+CODE = _compiled()  # compiled once: it must not be freed while a thread runs it
 
 
 class Work:
-    """Memory of one piece of work, and what became of it."""
+    """Memory of one piece of work, and its outcome."""
 
     def __init__(self, jobs: int = 0) -> None:
         self.words = np.zeros(RESULTS // 8 + jobs, np.int64)
@@ -83,13 +83,13 @@ class Work:
         pool.run(CODE.addresses["jobs"], self.address, threads)
 
     def meet(self, threads: int, calls: int, turns: int) -> None:
-        """Have so many calls wait for one another, or for the flag."""
+        """Let `calls` calls wait for one another, or for the flag."""
         self.words[:] = 0
         self.view[COUNT // 8], self.view[TURNS // 8] = calls, turns
         pool.run(CODE.addresses["meet"], self.address, threads)
 
     def all_meet(self, threads: int) -> None:
-        """Have so many threads meet: at once where sleep is native, else in one of some tries."""
+        """Let `threads` threads meet: at once if sleep is native, else in one of several tries."""
         native = pool._pool is not None and pool._pool.tokens is None
         tries = 1 if native or threads == 1 else 50
         for _ in range(tries):
@@ -100,7 +100,7 @@ class Work:
         raise AssertionError(f"{self.met} of {threads} met")
 
     def check(self, threads: int) -> None:
-        """Every job was done once, by at most so many threads, each of them called once."""
+        """Assert that every job was done once, by at most `threads` threads, each called once."""
         results = self.words[RESULTS // 8 :]
         assert np.array_equal(results, self.expected), np.flatnonzero(results != self.expected)
         assert 1 <= self.calls <= threads
@@ -108,22 +108,22 @@ class Work:
         assert (np.diff(stacks) > 1 << 14).all(), "one thread was called twice"
 
     def raise_flag(self) -> None:
-        """What `meet` waits for."""
+        """Raise the flag that `meet` waits for."""
         self.view[FLAG // 8] = 1
 
     @property
     def calls(self) -> int:
-        """How many threads were called."""
+        """The number of threads that were called."""
         return self.view[CALLS // 8]
 
     @property
     def met(self) -> int:
-        """How many of them did not wait in vain."""
+        """The number of threads that did not wait in vain."""
         return self.view[MET // 8]
 
 
 def counts() -> tuple[int, int, int]:
-    """Helpers awake, asleep, and called but not up yet."""
+    """Return the numbers of helpers awake, asleep, and called but not yet awake."""
     from upconv.engines.jit.protocol import ASLEEP, AWAKE, SLEEP
 
     sleep = ctypes.c_uint64.from_address(pool._pool.control + SLEEP).value
@@ -131,13 +131,13 @@ def counts() -> tuple[int, int, int]:
 
 
 def asleep(helpers):
-    """Whether so many helpers sleep, and there are no others."""
+    """Return a condition: this many helpers sleep, and there are no others."""
     return lambda: counts() == (0, helpers, 0)
 
 
 def until(condition, seconds=100.0):
-    """Wait for a condition, not for a time: the bound ends what hangs."""
+    """Wait for a condition; the time is only a bound for hangs."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition was never met"
         time.sleep(0.001)

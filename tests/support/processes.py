@@ -1,6 +1,6 @@
-"""Python, or the command line, in a process of its own; an error of the latter held to its form.
+"""Python, or the command line, in a separate process, and checks of the command's errors.
 
-No process outlives the test that began it, whatever becomes of the test.
+No process outlives the test that started it.
 """
 
 import os
@@ -24,10 +24,10 @@ MAIN = "from upconv.__main__ import main; main()"
 
 
 def environment(**variables):
-    """This process's, without upconv's variables but for those that are the whole test run's.
+    """Return this process's environment, with only those upconv variables that all tests share.
 
-    Output is buffered: a closed pipe or a full disk then fails at exit, too.
-    Modules are found in this checkout's sources and tests, whatever is installed.
+    Output is buffered, so that a closed pipe or a full disk also fails at exit. Modules come from
+    this checkout's sources and tests.
     """
     left_out = ("UPCONV_", "PYTEST_", "PYTHONUNBUFFERED")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out) or k in KEPT}
@@ -36,7 +36,7 @@ def environment(**variables):
 
 
 def python(code, *arguments, seconds=300, flags=(), **variables):
-    """The finished process of some code; what hangs is ended. `flags` are those of `-W`."""
+    """Run code and return the finished process; end it if it hangs. flags: arguments of `-W`."""
     warned = [word for flag in flags for word in ("-W", flag)]
     return subprocess.run(
         [sys.executable, *warned, "-c", code, *map(str, arguments)],
@@ -45,7 +45,7 @@ def python(code, *arguments, seconds=300, flags=(), **variables):
 
 
 def printed(code, *arguments, flags=("ignore",), **how):
-    """What code printed that had to end well."""
+    """Run code that must succeed, and return its output."""
     done = python(code, *arguments, flags=flags, **how)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
@@ -59,7 +59,7 @@ def require_feature(feature):
 
 
 def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):
-    """The finished process of `upconv args`; `driver` is Python to run in its place, before it."""
+    """Run `upconv args`, after the Python code `driver`, and return the finished process."""
     start = ["-m", "upconv"] if driver is None else ["-c", f"{driver}\n{MAIN}"]
     command = [sys.executable, *start, *map(str, args)]
     return subprocess.run(
@@ -70,7 +70,7 @@ def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):
 
 @contextmanager
 def begun(*args, cwd) -> Iterator[subprocess.Popen]:
-    """`upconv args` while it runs; what still runs at the end of the block is killed."""
+    """Run `upconv args` during the block, and kill it at the end."""
     command = [sys.executable, "-m", "upconv", *map(str, args)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=cwd, env=environment(), **pipes) as process:
@@ -81,26 +81,26 @@ def begun(*args, cwd) -> Iterator[subprocess.Popen]:
 
 
 def let_compute(process, seconds):
-    """Wait until a process has had so many seconds of processors: a time would depend on others."""
+    """Wait until a process has used this much processor time, which other load does not affect."""
     stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + 120
     if not stat.exists():
         time.sleep(3 * seconds)
     while stat.exists() and _computed(stat.read_text()) < seconds:
-        assert process.poll() is None, "it has ended before"
+        assert process.poll() is None, "it ended too early"
         assert time.monotonic() < end, "it does not compute"
         time.sleep(0.02)
 
 
 def _computed(stat):
-    """Seconds of processors, by the text of /proc/*/stat."""
+    """Return the processor time in seconds from the text of /proc/*/stat."""
     after_name = stat.rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def called(*args, stdin=b""):
-    """The same inside this process, where libraries are loaded already: seconds less per call.
+    """Run `upconv args` inside this process, where libraries are loaded: seconds faster per call.
 
-    What a command takes for itself, SIGTERM, hooks and PyTorch's threads, is given back.
+    The command's changes to SIGTERM, hooks and PyTorch's threads are undone.
     """
     from typer.testing import CliRunner
 
@@ -122,7 +122,7 @@ def called(*args, stdin=b""):
 
 
 def failed(done, code):
-    """The one line on stderr of a process that had to end with `code` and print no data."""
+    """Return the only line on stderr of a process that must end with `code` and print no data."""
     assert done.returncode == code, done
     assert done.stdout == b""
     said = done.stderr.decode()

@@ -1,6 +1,6 @@
-"""Five kinds of models with transposed convolutions, quantised by ONNX Runtime's own tools.
+"""Five kinds of models with transposed convolutions, quantized by ONNX Runtime's own tools.
 
-The tests build them small, `benchmarks/onnx_quantised.py` at the size at which they are used.
+The tests build small ones, `benchmarks/onnx_quantised.py` realistic ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.onnx_texts import made
 
 
 class Network:
-    """A model written layer by layer; weights are random, of a size that keeps values near 1."""
+    """A model written layer by layer; random weights keep values near 1."""
 
     def __init__(self, *shape: int, seed: int = 0) -> None:
         self.shape, self.channels, self.y = shape, shape[1], "x"
@@ -27,7 +27,7 @@ class Network:
         self._numbers = np.random.default_rng(seed)
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Network:
-        """A node that reads what was made last, and others by name."""
+        """Add a node that reads the latest value, and others by name."""
         name = f"{kind.lower()}{len(self.nodes)}"
         node = helper.make_node(kind, [self.y, *inputs], [f"{name}_y"], name, **attributes)
         self.nodes.append(node)
@@ -43,7 +43,7 @@ class Network:
         self.channels = outs
 
     def conv(self, outs: int, kernel: int, dilation: int = 1) -> Network:
-        """A convolution that keeps the size."""
+        """Add a convolution that keeps the size."""
         rank = len(self.shape) - 2
         pads = [dilation * (kernel // 2)] * 2 * rank
         shape = (outs, self.channels, *[kernel] * rank)
@@ -52,7 +52,7 @@ class Network:
         return self
 
     def up(self, outs: int, kernel: int, stride: int, groups: int = 1, **said: Any) -> Network:
-        """A transposed convolution."""
+        """Add a transposed convolution."""
         rank = len(self.shape) - 2
         shape = (self.channels, outs // groups, *[kernel] * rank)
         terms = max(1, self.channels // groups * kernel**rank // stride**rank)
@@ -62,20 +62,20 @@ class Network:
         return self
 
     def slice_end(self, count: int) -> Network:
-        """Without `count` positions at the end of the last axis."""
+        """Remove `count` positions at the end of the last axis."""
         names = [f"{what}{len(self.nodes)}" for what in ("start", "end", "axis")]
         entries = np.array([[0], [-count], [len(self.shape) - 1]])
         self.weights |= zip(names, entries, strict=True)
         return self.op("Slice", *names)
 
     def model(self, opset: int = 17) -> onnx.ModelProto:
-        """The model, of float32."""
+        """Return the model in float32."""
         whole = made(self.nodes, self.weights, self.shape, [self.y], opset)
         return onnx.shape_inference.infer_shapes(whole)
 
 
 def fsrcnn(size: int = 16, width: int = 8, shrunk: int = 4) -> Network:
-    """Super-resolution by 3."""
+    """Build super-resolution by 3."""
     net = Network(1, 1, size, size).conv(width, 5).op("Relu").conv(shrunk, 1).op("Relu")
     for _ in range(2):
         net.conv(shrunk, 3).op("Relu")
@@ -84,7 +84,7 @@ def fsrcnn(size: int = 16, width: int = 8, shrunk: int = 4) -> Network:
 
 
 def unet(size: int = 16, width: int = 4, levels: int = 2) -> Network:
-    """Segmentation: halved and doubled again, with skips."""
+    """Build a segmentation network that halves and doubles the size, with skips."""
     net, skips = Network(1, 3, size, size), []
     for level in range(levels):
         net.conv(width << level, 3).op("Relu").conv(width << level, 3).op("Relu")
@@ -99,7 +99,7 @@ def unet(size: int = 16, width: int = 4, levels: int = 2) -> Network:
 
 
 def dcgan(width: int = 8, batch: int = 2, layers: int = 3) -> Network:
-    """A generator of images."""
+    """Build a generator of images."""
     net = Network(batch, 100, 1, 1).up(width << layers, 4, 1).op("Relu")
     for layer in range(layers - 1, -1, -1):
         net.up(width << layer, 4, 2, pads=[1] * 4).op("Relu")
@@ -107,7 +107,7 @@ def dcgan(width: int = 8, batch: int = 2, layers: int = 3) -> Network:
 
 
 def encodec(size: int = 6, width: int = 32, strides: tuple[int, ...] = (4, 2)) -> Network:
-    """A decoder of sound, along one axis; what is not causal is cut off, as exported models do."""
+    """Build an audio decoder; the end is cut off so that it is causal, as in exported models."""
     net = Network(1, 16, size).conv(width, 7)
     for stride in strides:
         net.op("Elu").up(net.channels // 2, 2 * stride, stride).slice_end(stride)
@@ -117,7 +117,7 @@ def encodec(size: int = 6, width: int = 32, strides: tuple[int, ...] = (4, 2)) -
 
 
 def depthwise(size: int = 12, width: int = 8) -> Network:
-    """Upsampling channel by channel between 1x1 convolutions."""
+    """Build depthwise upsampling between 1x1 convolutions."""
     net = Network(1, 3, size, size).conv(width, 3).op("Relu")
     for _ in range(2):
         net.up(net.channels, 4, 2, net.channels, pads=[1] * 4).conv(width, 1).op("Relu")
@@ -132,7 +132,7 @@ KINDS: dict[str, Callable[..., Network]] = {
 def quantised(
     net: Network, *, per_channel: bool = False, activations: str = "QUInt8", weights: str = "QInt8"
 ) -> onnx.ModelProto:
-    """The network in QDQ form, calibrated with random inputs.
+    """Return the network in QDQ form, calibrated with random inputs.
 
     Weights have 7 bits. Without VNNI instructions, ONNX Runtime's products of unsigned and signed
     8-bit numbers saturate at 16 bits, and its convolutions are off by tens of steps.
@@ -161,6 +161,6 @@ def quantised(
 
 
 def feed(net: Network, seed: int) -> dict[str, np.ndarray]:
-    """A random input."""
+    """Return a random input."""
     x = np.random.default_rng(1000 + seed).standard_normal(net.shape)
     return {"x": x.astype(np.float32)}

@@ -1,11 +1,11 @@
-"""Work that several threads begin at the same moment."""
+"""Work that several threads start at the same moment."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 
 def in_threads(count: int, work) -> list:
-    """What each call returned or raised."""
+    """Return what each call returned or raised."""
     barrier = threading.Barrier(count)
 
     def go(_: int) -> object:

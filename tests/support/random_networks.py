@@ -1,15 +1,15 @@
 """Random networks, by a seed or by hypothesis: branches, sums, concatenations, every operation.
 
-A case is a list of calls of the builder. Its text is one line of Python that builds it again:
+A case is a list of calls of the builder. Its string is one line of Python that rebuilds it:
 `random_networks.Case({"x": (1, 3, 9)}, [("conv", [0], [A(4, 3, 3)], {"padding": 1})], [1])`.
 Values are numbered as the network numbers them: inputs first, then one value per call.
 
-    @given(random_networks.networks())              shrinks to few and simple calls
+    @given(random_networks.networks())              shrinks to a few simple calls
     for seed in seeds(40): case = random_networks.case(seed)
 
-`expected` is the result by definition in float64, and how far a result may be from it: rounding
-is imitated by small changes of every value in between, so networks that amplify them are allowed
-for.
+`expected` is the result by definition in float64, with a bound on errors. The bound comes from
+small changes of every intermediate value, which imitate rounding. It therefore allows for networks
+that amplify errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Call = tuple[str, list[int], list[Any], dict[str, Any]]
 
 
 class A(tuple):
-    """An array of normal numbers by its shape, scaled so that sums over all but axis 0 are 1."""
+    """The shape of an array of normal numbers, scaled so that sums over all but axis 0 are 1."""
 
     def __new__(cls, *shape: int) -> A:
         return super().__new__(cls, shape)
@@ -47,7 +47,7 @@ class A(tuple):
 
 
 class P(A):
-    """An array of numbers from 1/2 to 3/2."""
+    """The shape of an array of numbers from 1/2 to 3/2."""
 
     def array(self, seed: int) -> np.ndarray:
         return (np.random.default_rng([seed, *self]).random(self) + 0.5).astype(np.float32)
@@ -63,7 +63,7 @@ class Case:
     seed: int | None = field(default=None, compare=False)
 
     def network(self, *, opened: bool = False) -> Network:
-        """The network; `opened` leaves the batch and the sizes of its inputs open."""
+        """Build the network; `opened` leaves the batch and the sizes of its inputs open."""
         inputs: dict[str, Any] = dict(self.inputs)
         if opened:
             inputs = {
@@ -75,11 +75,11 @@ class Case:
         return network
 
     def graph(self) -> Graph:
-        """The graph of its sizes."""
+        """Return the graph for the case's sizes."""
         return self.network().graph()
 
     def arrays(self, dtype: Any = np.float32) -> list[np.ndarray]:
-        """Arrays for the inputs, the same numbers in every element type."""
+        """Return arrays for the inputs, with the same numbers in every dtype."""
         rng = np.random.default_rng(len(self.calls))
         shapes = self.inputs.values()
         return [rng.standard_normal(shape).astype(np.float32).astype(dtype) for shape in shapes]
@@ -92,7 +92,7 @@ class Case:
 
 
 def made(network: Network, values: list[Value], call: Call, seed: int) -> Value:
-    """The value of one call; `seed` is for its arrays."""
+    """Make one call and return its value; `seed` determines its arrays."""
     method, numbers, arguments, keywords = call
 
     def real(argument: Any) -> Any:
@@ -113,9 +113,9 @@ def made(network: Network, values: list[Value], call: Call, seed: int) -> Value:
 def expected(
     graph: Graph, arrays: list[np.ndarray], epsilon: float
 ) -> list[tuple[np.ndarray, float]]:
-    """Each output in float64, and how far results may be where values are rounded to `epsilon`.
+    """Return each output in float64, and an error bound for values rounded to `epsilon`.
 
-    graph: without views, as the builder makes it.
+    graph: a graph without views, as the builder makes it.
     """
     wide = [array.astype(np.float64) for array in arrays]
     exact = _outputs(graph, wide, lambda value: value)
@@ -125,12 +125,12 @@ def expected(
 
         def rounded(value: np.ndarray, rng: np.random.Generator = rng) -> np.ndarray:
             size = np.abs(value).max(initial=0) * epsilon
-            # NaN, as of a square root of what was rounded below 0: then nothing is a bound.
+            # NaN, for example the root of a number rounded below 0: there is no bound.
             return value + (rng.uniform(-size, size, value.shape) if np.isfinite(size) else size)
 
         for i, output in enumerate(_outputs(graph, wide, rounded)):
-            apart = float(np.abs(output - exact[i]).max(initial=0))
-            largest[i] = max(largest[i], apart if np.isfinite(apart) else np.inf)
+            error = float(np.abs(output - exact[i]).max(initial=0))
+            largest[i] = max(largest[i], error if np.isfinite(error) else np.inf)
     return [(output, 8 * bound) for output, bound in zip(exact, largest, strict=True)]
 
 
@@ -150,12 +150,12 @@ MAX_ELEMENTS = 12_000
 
 
 def case(seed: int, *, nodes: int = 30) -> Case:
-    """The case of a seed, of 2 to `nodes` calls."""
+    """Return the case of a seed, with 2 to `nodes` calls."""
     return replace(_case(random.Random(seed), nodes), seed=seed)
 
 
 def networks(*, nodes: int = 30) -> st.SearchStrategy[Case]:
-    """A strategy of cases of 2 to `nodes` calls."""
+    """Return a strategy of cases with 2 to `nodes` calls."""
     return st.randoms(use_true_random=False).map(lambda rng: _case(rng, nodes))
 
 
@@ -166,7 +166,7 @@ def _case(rng: random.Random, nodes: int) -> Case:
         inputs["y"] = inputs["x"] if rng.random() < 0.5 else _shape(rng, rank)
     calls: list[Call] = []
     network, values = _built(inputs, calls)
-    count = rng.randint(2, nodes - 1)  # one call may bring another
+    count = rng.randint(2, nodes - 1)  # one step may add two calls
     for _ in range(4 * count):  # some calls do not fit
         make = _CALLS[rng.choice(tuple(_CALLS))]
         for call in make(rng, values, _pick(rng, values)):
@@ -215,11 +215,11 @@ def _shape(rng: random.Random, rank: int) -> tuple[int, ...]:
 
 
 Generator = Callable[[random.Random, list[Value], int], Iterator[Call]]
-"""Function: calls on a value, by its number among all values."""
+"""A function that yields calls on a value, by its number."""
 
 
 def _pick(rng: random.Random, values: list[Value]) -> int:
-    """The number of a value, the last one more often than others."""
+    """Pick the number of a value, most often the last one."""
     return len(values) - 1 if rng.random() < 0.6 else rng.randrange(len(values))
 
 
@@ -236,7 +236,7 @@ def _conv(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
     stride: Any = rng.choice((1, 1, 2, _each(rng, shape, 1, 3)))
     kernel = _each(rng, shape, 1, 5)
     padding: Any = rng.choice((0, 1, "same_upper", tuple((k // 2, k // 3) for k in kernel)))
-    if rng.random() < 0.5:  # of x's shape, for sums
+    if rng.random() < 0.5:  # keep x's shape, for sums
         out, stride, padding = channels, 1, "same_upper"
     words = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     yield ("conv", [x], [A(out, channels // groups, *kernel)], words | _end(rng, out))
@@ -258,7 +258,7 @@ def _conv_transpose(rng: random.Random, values: list[Value], x: int) -> Iterator
 
 
 def _end(rng: random.Random, channels: int) -> dict[str, Any]:
-    """A bias and an activation, or none."""
+    """Return a bias and an activation, or none."""
     words: dict[str, Any] = {"bias": A(channels)} if rng.random() < 0.6 else {}
     return words | ({"activation": _function(rng, channels)} if rng.random() < 0.4 else {})
 
@@ -296,7 +296,7 @@ def _sum(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
 
 
 def _bounded(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
-    """Functions that are not for all numbers, of numbers that they are for."""
+    """Yield functions of limited domain, on arguments within it."""
     name = rng.choice(("exp", "square", "sqrt", "div"))
     yield ("activation", [x], ["sigmoid" if name in ("sqrt", "div") else "tanh"], {})
     x = len(values) - 1
@@ -310,7 +310,7 @@ def _bounded(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
 
 
 def _spread(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
-    """A value of one channel, broadcast along the channels of another one."""
+    """Yield a value of one channel, broadcast along the channels of another."""
     _, channels, *size = values[x].shape
     yield ("conv", [x], [A(1, channels, *[1] * len(size))], {"activation": "tanh"})
     pair = [x, len(values) - 1]
@@ -318,7 +318,7 @@ def _spread(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
 
 
 def _product(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
-    """A product with a value of at most 1, so that numbers stay within bounds."""
+    """Yield a product with a value of at most 1, so that numbers stay bounded."""
     shape = values[x].shape
     y = rng.choice([i for i, v in enumerate(values) if v.shape == shape])
     yield ("activation", [y], [rng.choice(("sigmoid", "tanh"))], {})
@@ -403,7 +403,7 @@ def _pool(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
 
 
 def _whole_pool(rng: random.Random, values: list[Value], x: int) -> Iterator[Call]:
-    """A value of one position or channel, broadcast along the others."""
+    """Yield a value of one position or channel, broadcast along the others."""
     mode = rng.choice(("max", "average"))
     if rng.random() < 0.3:
         yield ("softmax", [x], [], {})

@@ -1,8 +1,8 @@
-"""Random problems, each made by a seed.
+"""Random problems, each made from a seed.
 
-Those of `case`, for the JIT engine, take a few milliseconds. They are of all ranks, types, layouts
-and epilogues, with large strides, dilations and crops of both signs, and rows long enough for every
-path of a tile. Those of `real_case`, for all engines, have the sizes of real layers.
+`case` makes problems of a few milliseconds for the JIT engine. They have all ranks, types, layouts
+and epilogues, large strides, dilations and crops of both signs, and rows long enough for every path
+of a tile. `real_case` makes problems with the sizes of real layers, for all engines.
 """
 
 import random
@@ -17,7 +17,7 @@ from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, Weig
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A problem, and how it is run; the seed makes all of it, operands included."""
+    """A problem, and how it is run; the seed determines everything, including operands."""
 
     seed: int
     problem: Problem
@@ -32,7 +32,7 @@ JIT = (Direction.FORWARD, Direction.FORWARD, Direction.INPUT_GRAD)
 
 
 def case(seed: int, directions: tuple[Direction, ...] = JIT) -> Case:
-    """A random problem, small enough for a few milliseconds."""
+    """Return a random problem that takes a few milliseconds."""
     rng = random.Random(seed)
     while True:
         problem = _problem(rng, directions)
@@ -42,7 +42,7 @@ def case(seed: int, directions: tuple[Direction, ...] = JIT) -> Case:
 
 
 def real_case(seed: int, directions: tuple[Direction, ...] = tuple(Direction)) -> Case:
-    """A layer of a real size; neighbouring seeds take the directions in turn."""
+    """Return a layer of realistic size; successive seeds cycle through the directions."""
     direction = directions[seed % len(directions)]
     return Case(seed, testing.layer(seed, direction), (1, 2, 3)[seed // 3 % 3], seed)
 
@@ -72,7 +72,7 @@ def _problem(rng: random.Random, directions: tuple[Direction, ...]) -> Problem:
 
 
 def ended(problem: Problem) -> Epilogue:
-    """The problem's epilogue, perhaps with slopes by channel, and perhaps with a second result."""
+    """Return the problem's epilogue, perhaps with slopes per channel or a second result."""
     rng, epilogue = random.Random(str(problem)), problem.epilogue
     if epilogue.activation is Activation.LEAKY_RELU and rng.random() < 0.5:
         epilogue = replace(epilogue, slope=0.0, slopes=True)

@@ -1,7 +1,7 @@
 """Random networks that can be streamed, by a seed: values have rate * T positions along an axis.
 
-So values of different reach can be added and put side by side at every length T that `unit`
-divides. The text of a case builds it again, as in `random_networks`.
+Values of different reach can therefore be added and concatenated at every length T that `unit`
+divides. The string of a case rebuilds it, as in `random_networks`.
 """
 
 import random
@@ -17,14 +17,14 @@ Span = tuple[int, int]
 
 
 class Streamable(NamedTuple):
-    """A case, the axis of its stream, and the number that divides the lengths that fit."""
+    """A case, the axis of its stream, and the divisor of valid lengths."""
 
     case: Case
     axis: int
     unit: int
 
     def at(self, length: int) -> Case:
-        """The case at a length."""
+        """Return the case at a length."""
         inputs = {
             name: (*shape[: self.axis], length, *shape[self.axis + 1 :])
             for name, shape in self.case.inputs.items()
@@ -38,7 +38,7 @@ class _Value(NamedTuple):
 
 
 class _Growing:
-    """The calls so far, and what each value has."""
+    """The calls so far, and each value's channels and rate."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.rank = rng, rng.choice((1, 1, 1, 2, 3))
@@ -51,8 +51,8 @@ class _Growing:
         self.calls: list[Call] = []
 
     def pick(self, accepted: Callable[[_Value], bool] = lambda _: True) -> int:
-        """The number of a value, a late one more often."""
-        values = enumerate(self.values)  # a rate of -1 is that of padded values
+        """Pick the number of a value, most often a late one."""
+        values = enumerate(self.values)  # padded values have a rate of -1
         numbers = [i for i, value in values if value.rate > 0 and accepted(value)]
         return numbers[-1] if self.rng.random() < 0.5 else self.rng.choice(numbers)
 
@@ -62,17 +62,17 @@ class _Growing:
         return len(self.values) - 1
 
     def along(self, one: Any, others: Any) -> tuple[Any, ...]:
-        """An entry for the stream's axis, and one for each other axis."""
+        """Return `one` for the stream's axis, and `others` for each other axis."""
         return tuple(one if i == self.axis else others for i in range(self.rank))
 
     def ends(self, total: int) -> Span:
-        """Two ends of this sum: centred, of the past alone, of the future alone, or any."""
+        """Divide a total between both ends: centred, all past, all future, or any."""
         begin = self.rng.choice((total // 2, total, 0, self.rng.randint(-1, max(total, 0) + 1)))
         return begin, total - begin
 
 
 def streamable(seed: int, *, nodes: int = 8) -> Streamable:
-    """The case of a seed, of 2 to about `nodes` calls."""
+    """Return the case of a seed, with 2 to about `nodes` calls."""
     rng = random.Random(seed)
     growing = _Growing(rng)
     for _ in range(rng.randint(2, nodes)):
@@ -163,13 +163,13 @@ def _shuffle(g: _Growing) -> None:
 
 
 def _pad(g: _Growing) -> None:
-    """Positions added, of which a convolution or a crop takes as many away."""
+    """Add positions that a convolution or a crop removes."""
     rng, x = g.rng, g.pick()
     channels, rate = g.values[x]
     begin, end = rng.randint(0, 2), rng.randint(0, 2)
     mode = rng.choice(("constant", "reflect", "replicate"))
     arguments = [g.along((begin, end), (0, 0)), mode]
-    padded = g.add(("pad", [x], arguments, {}), channels, Fraction(-1))  # nobody else reads it
+    padded = g.add(("pad", [x], arguments, {}), channels, Fraction(-1))  # read only below
     if rng.random() < 0.5:
         weight = A(channels, channels, *g.along(begin + end + 1, 1))
         g.add(("conv", [padded], [weight], _end(rng, channels)), channels, rate)
@@ -181,7 +181,7 @@ def _pad(g: _Growing) -> None:
 
 
 def _same(g: _Growing) -> None:
-    """One value from another, position by position."""
+    """Add a value that depends on another, position by position."""
     rng, x = g.rng, g.pick()
     channels, rate = g.values[x]
     start = rng.randrange(channels)
@@ -207,7 +207,7 @@ def _same(g: _Growing) -> None:
 
 
 def _joined(g: _Growing) -> None:
-    """Values of one rate, but of different reach, added or side by side."""
+    """Add or concatenate values of the same rate but different reach."""
     rng, x = g.rng, g.pick()
     channels, rate = g.values[x]
     if rng.random() < 0.4:
@@ -225,7 +225,7 @@ def _joined(g: _Growing) -> None:
 
 
 def _gated(g: _Growing) -> None:
-    """A product with one channel of at most 1, which is broadcast."""
+    """Add a product with one broadcast channel of values up to 1."""
     x = g.pick()
     channels, rate = g.values[x]
     weight = A(1, channels, *[1] * g.rank)

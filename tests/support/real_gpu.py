@@ -1,4 +1,4 @@
-"""A real GPU for tests: the engine on it, and arrays of main memory taken there and back."""
+"""A real GPU for tests: the engine on it, and arrays copied between main memory and the GPU."""
 
 from functools import lru_cache, partial
 from importlib import import_module
@@ -15,7 +15,7 @@ from upconv.problem import Problem
 
 @lru_cache
 def reason_without(name: str) -> str:
-    """Why there is no GPU for a library's arrays here; "" where there is one."""
+    """Return why a library has no GPU here; "" if it has one."""
     try:
         import_module(name)
         Cudnn().fingerprint()
@@ -26,7 +26,7 @@ def reason_without(name: str) -> str:
 
 
 class GpuEngine:
-    """The engine bound to device 0, for arrays of main memory."""
+    """The engine bound to device 0, for arrays in main memory."""
 
     rounds_sums = True
 
@@ -42,7 +42,7 @@ class GpuEngine:
         return self.bound.refuses(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Some of those that can be built."""
+        """Return some of the variants that can be built."""
         return tuple(
             islice(filter(partial(self._builds, problem), self.bound.variants(problem, threads)), 9)
         )
@@ -59,7 +59,7 @@ class GpuEngine:
 
 
 class GpuOnHost(OnHost):
-    """Results come back once they are computed; views with gaps have gaps on the device too."""
+    """A primitive whose results are copied back; views with gaps have gaps on the device too."""
 
     def __init__(self, inner, library: Library) -> None:
         super().__init__(inner, lambda argument, array: placed(library, array))
@@ -76,7 +76,7 @@ class GpuOnHost(OnHost):
 
 
 def on_host(array: DeviceArray) -> np.ndarray:
-    """A copy in main memory, once all work before it is done."""
+    """Return a copy in main memory, after all earlier work."""
     if array.library.name == "cupy":
         return array.native.get()
     copy = array.native.detach().cpu().contiguous()
@@ -85,7 +85,7 @@ def on_host(array: DeviceArray) -> np.ndarray:
 
 
 def placed(library: Library, array: np.ndarray) -> DeviceArray:
-    """The array on device 0: contiguous, or with gaps, its axes reversed, where it is not."""
+    """Copy an array to device 0: contiguous if it is, else with gaps and reversed axes."""
     if array.flags.c_contiguous or not array.size:
         return library.array("x", library.from_host(np.ascontiguousarray(array), 0))
     wide = np.zeros([2 * n + 1 for n in array.shape[::-1]], array.dtype)

@@ -1,6 +1,6 @@
-"""The line that repeats a failing test, with one seed alone where the failure belongs to a seed.
+"""The command line that repeats a failing test, with only the failing seed if there is one.
 
-A random test draws its seeds by `seeds`. `conftest.py` prints the line below every failure.
+A random test takes its seeds from `seeds`. `conftest.py` prints the line below every failure.
 """
 
 import os
@@ -18,7 +18,7 @@ _current: int | None = None
 
 
 def only(numbers: range) -> range:
-    """The numbers, or of them the one that `UPCONV_SEED` names."""
+    """Return the numbers, or only the one that `UPCONV_SEED` names."""
     name = os.environ.get(VARIABLE)
     if not name:
         return numbers
@@ -26,12 +26,12 @@ def only(numbers: range) -> range:
 
 
 def single() -> bool:
-    """Whether one seed runs alone, of which a count of cases says nothing."""
+    """Return whether only one seed runs, so that counts of cases mean nothing."""
     return bool(os.environ.get(VARIABLE))
 
 
 def seeds(*bounds: int) -> Iterator[int]:
-    """The seeds of `range(*bounds)`; the one at hand goes into the line of a failing test."""
+    """Yield the seeds of `range(*bounds)`, and record the current one for `line`."""
     global _current
     for seed in only(range(*bounds)):
         _current = seed
@@ -40,13 +40,13 @@ def seeds(*bounds: int) -> Iterator[int]:
 
 
 def forget() -> None:
-    """Forget the seed of the test before."""
+    """Forget the seed of the previous test."""
     global _current
     _current = None
 
 
 def line(nodeid: str, message: str, *, long: bool = False) -> str:
-    """The command for a test that failed with a message, which may name "seed 17"."""
+    """Return the command that repeats a failed test, whose message may name "seed 17"."""
     named = re.search(r"\bseed (\d+)\b", message)
     seed = _current if _current is not None or named is None else int(named[1])
     settings = _SETTINGS if seed is None else {**_SETTINGS, VARIABLE: str(seed)}

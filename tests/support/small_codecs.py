@@ -1,4 +1,4 @@
-"""Small decoders of transformers with random weights: (module, example, axis of time)."""
+"""Small decoders from transformers with random weights: (module, example, time axis)."""
 
 import pytest
 

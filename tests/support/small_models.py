@@ -1,4 +1,4 @@
-"""Small models that tests of `upconv.torch` run, and what they compare."""
+"""Small models for tests of `upconv.torch`, and their comparison."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from torch import nn  # noqa: E402
 
 
 def stirred(model: nn.Module) -> nn.Module:
-    """The model in eval mode, its normalisations having seen something."""
+    """Return the model in eval mode, with random normalization statistics."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             nn.init.normal_(module.running_mean)
@@ -18,7 +18,7 @@ def stirred(model: nn.Module) -> nn.Module:
 
 
 def two_of(build, dtype=torch.float32) -> list[nn.Module]:
-    """Two models of the same values; deepcopy refuses those with the old weight norm."""
+    """Return two models with equal weights; deepcopy refuses the old weight norm."""
     made = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -27,7 +27,7 @@ def two_of(build, dtype=torch.float32) -> list[nn.Module]:
 
 
 def dcgan(latent: int = 6, width: int = 4) -> nn.Sequential:
-    """A small generator of DCGAN: 16 x 16 pixels of (N, 6, 1, 1)."""
+    """Build a small DCGAN generator: 16 x 16 pixels from (N, 6, 1, 1)."""
     return stirred(
         nn.Sequential(
             nn.ConvTranspose2d(latent, 2 * width, 4, bias=False),
@@ -44,7 +44,7 @@ def dcgan(latent: int = 6, width: int = 4) -> nn.Sequential:
 
 
 class Of(nn.Module):
-    """A function of this module, which has the layers and buffers, and of its input."""
+    """A function of this module, which holds layers and buffers, and of its input."""
 
     def __init__(self, function, **members) -> None:
         super().__init__()
@@ -99,6 +99,6 @@ MODELS = {
 
 
 def close(one, other, bound: float = 2e-5) -> bool:
-    """Whether two results agree to rounding; sums here have about a hundred products."""
+    """Return whether two results agree up to rounding; sums have about a hundred products."""
     size = max(1.0, float(other.detach().abs().max())) if other.numel() else 1.0
     return one.shape == other.shape and torch.allclose(one, other, 0, bound * size)

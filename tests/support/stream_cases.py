@@ -1,4 +1,4 @@
-"""Random streams: layers along one axis, whole calls beside them, cuts of an input into chunks."""
+"""Random streams: layers along one axis, the same layers on whole inputs, and chunks."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ ACTIVATIONS = (None, "relu", "leaky_relu:0.2", "tanh", "sigmoid", "silu", "gelu"
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, how long its input is, and a seed for the numbers."""
+    """A layer, the size of its input, and a seed for the numbers."""
 
     convolves: bool
     channels: tuple[int, int]
@@ -32,7 +32,7 @@ class Case:
     seed: int
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """(x, weight, bias)."""
+        """Return (x, weight, bias)."""
         rng = np.random.default_rng(self.seed)
         dtype: Any = self.dtype
         if dtype == "bfloat16":
@@ -47,7 +47,7 @@ class Case:
         x_shape = (c, self.size) if first else (self.size, c)
         x = rng.standard_normal(x_shape if self.batch is None else (self.batch, *x_shape))
         weight, bias = rng.standard_normal(sizes), rng.standard_normal(made)
-        if self.seed >= 7:  # what audio should not, but may, hold
+        if self.seed >= 7:  # values that audio should not hold, but may
             x.reshape(-1)[3::11], x.reshape(-1)[7::29] = np.inf, np.nan
             x.reshape(-1)[5::13] = 0
         return x.astype(dtype), weight.astype(dtype), bias.astype(dtype) if self.bias else None
@@ -69,7 +69,7 @@ class Case:
 
 @st.composite
 def cases(draw: Any) -> Case:
-    """Any geometry with small numbers; crops of either sign."""
+    """Draw any geometry with small numbers, and crops of either sign."""
     convolves = draw(st.booleans())
     groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
     keywords = {
@@ -92,7 +92,7 @@ def cases(draw: Any) -> Case:
 
 
 def cut(x: np.ndarray, axis: int, sizes: Any) -> list[np.ndarray]:
-    """x in chunks of these sizes, the last of which takes the rest."""
+    """Cut x into chunks of these sizes, and a last one with the rest."""
     chunks, start = [], 0
     for size in sizes:
         chunks.append(x.take(range(start, min(start + size, x.shape[axis])), axis))
@@ -101,12 +101,12 @@ def cut(x: np.ndarray, axis: int, sizes: Any) -> list[np.ndarray]:
 
 
 def streamed(stream: Any, chunks: list[np.ndarray], axis: int) -> np.ndarray:
-    """All results of a stream, one after the other."""
+    """Return all results of a stream, concatenated."""
     return np.concatenate([*(stream.push(chunk) for chunk in chunks), stream.finish()], axis)
 
 
 def intruded(stream: Any, chunk: np.ndarray, *methods: Callable[[], Any]) -> Any:
-    """What a push returns while another thread calls methods of the stream, which are refused."""
+    """Return a push's result while the stream refuses another thread's calls of methods."""
 
     def intrude() -> None:
         for method in methods:

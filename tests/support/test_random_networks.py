@@ -1,4 +1,4 @@
-"""Random networks are what they say: repeated by their text, of every operation, and finite."""
+"""Random networks can be rebuilt from their strings, cover every operation, and stay finite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from upconv.network.kinds import KINDS
 
 
 def repeated(case: Case) -> Case:
-    """The case that its text builds."""
+    """Rebuild a case from its string."""
     text = str(case).partition("random_networks.")[2]
     return eval(text, {"A": A, "P": P, "Case": Case})
 
@@ -67,7 +67,7 @@ def test_float32_is_within_the_bounds_of_float64(case: Case) -> None:
 
 
 def test_a_planted_error_is_beyond_the_bounds() -> None:
-    """A position or a channel beside the right one, or a bias left out, is seen in most cases."""
+    """Results shifted by one position exceed the bounds in most cases."""
     seen = 0
     for seed in seeds(30):
         case = random_networks.case(seed, nodes=8)

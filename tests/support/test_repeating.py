@@ -1,5 +1,5 @@
-"""A run tells of what it leaves out, how to repeat what fails, and what a test leaves behind; it
-leaves out what has passed before."""
+"""A test run reports what it leaves out, how to repeat failures, and what a test leaves changed;
+it leaves out tests that have passed before."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_does_more_with_peers():
 
 
 def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """pytest on a folder, with the settings of this project."""
+    """Run pytest on a folder, with this project's settings."""
     modules = [
         f"support/{name}"
         for name in ("__init__", "pages", "page_files", "passed", "paths", "repeating")
@@ -113,7 +113,7 @@ def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str
 
 
 def test_a_module_that_needs_an_absent_framework_skips_with_a_reason(tmp_path: Path) -> None:
-    """And only such a module: its neighbour's error is an error."""
+    """Only such a module is skipped: its neighbour's error remains an error."""
     files = {
         "without_torch.py": WITHOUT_TORCH,
         "src/upconv/torch/module.py": '"""\n>>> 1\n2\n"""\nimport torch\n',
@@ -130,10 +130,10 @@ def test_a_module_that_needs_an_absent_framework_skips_with_a_reason(tmp_path: P
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder of tests of which most fail, and what their run on one worker printed."""
+    """Return a folder of tests, most of which fail, and the output of their run on one worker."""
     folder = tmp_path_factory.mktemp("planted")
     files = {"tests/test_random.py": RANDOM, "tests/test_parts.py": PARTS}
-    files["tests/test_changes.py"] = CHANGES  # the last: it leaves the process changed
+    files["tests/test_changes.py"] = CHANGES  # last, since it leaves the process changed
     (folder / "tests").mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -142,7 +142,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_what_has_passed_is_left_out(planted: tuple[Path, str]) -> None:
-    """All but the one that passed, and a module that was not there, run again."""
+    """Only tests that did not pass, those marked `peers`, and new modules run again."""
     folder, _ = planted
     assert (folder / "passed.txt").read_text().splitlines() == [
         "tests/test_changes.py::test_threads",

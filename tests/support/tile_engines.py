@@ -1,4 +1,4 @@
-"""The tile kernel as an engine for `testing.check`, on a processor that the test states."""
+"""The tile kernel as an engine for `testing.check`, for a processor that the test describes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from upconv.engines.jit.tiles.primitive import Tiles
 from upconv.problem import DataLayout, DType, Problem
 
 L1_SMALL, L1 = 512, 48 << 10
-"""First-level caches, in bytes: the first one holds the inputs of no tile."""
+"""First-level caches, in bytes: the first is too small for the inputs of any tile."""
 L2_SMALL, L2 = 20_000, 2 << 20
-"""Second-level caches, in bytes: the first one holds no layer, so that its data is cut."""
+"""Second-level caches, in bytes: the first is too small for any layer, so data is split."""
 
 needs_amx = pytest.mark.skipif(host().tiles != AMX, reason="this processor has no tile registers")
 LOWERINGS = [pytest.param(AMX, id="AMX", marks=needs_amx), pytest.param("", id="vector code")]
 
 
 def beginning_at(array: Array, offset: int) -> Array:
-    """A copy that begins `offset` bytes behind a line of the cache."""
+    """Return a copy that begins `offset` bytes after the start of a cache line."""
     memory = np.empty(array.nbytes + 128, np.uint8)
     first = -memory.ctypes.data % 64 + offset
     copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -40,7 +40,7 @@ def beginning_at(array: Array, offset: int) -> Array:
 
 
 class TilesAt(Tiles):
-    """The kernel, given channels-last operands that begin `offset` bytes behind a line."""
+    """The kernel on channels-last operands that begin `offset` bytes into a cache line."""
 
     offset = 0
 
@@ -52,8 +52,8 @@ class TilesAt(Tiles):
 
 @dataclass(frozen=True)
 class TileEngine:
-    """The kernel with `tiles` for its instructions and caches of so many bytes; channels-last
-    operands begin `offset` bytes behind a line: they may be read in place where that is 0."""
+    """The kernel with `tiles` as its instructions and caches of `l1` and `l2` bytes. Channels-last
+    operands begin `offset` bytes into a cache line; they may be read in place if that is 0."""
 
     tiles: str = ""
     l1: int = L1
@@ -63,22 +63,22 @@ class TileEngine:
 
     @property
     def cpu(self) -> Cpu:
-        """This processor, but for what the engine states."""
+        """This processor, with the engine's tiles and caches."""
         return replace(host(), tiles=self.tiles, l1=self.l1, l2=self.l2)
 
     @classmethod
     def numbered(cls, tiles: str, number: int) -> TileEngine:
-        """The kernel with small and large caches, as the number says."""
+        """Return the kernel with small or large caches, by the bits of a number."""
         return cls(tiles, (L1, L1_SMALL)[number & 1], (L2, L2_SMALL)[number >> 1 & 1])
 
     def kernel(self, problem: Problem, threads: int = 1) -> Tiles:
-        """The kernel of a problem, all of whose outputs are its own."""
+        """Return the kernel of a problem without a border."""
         kernel = TilesAt(Correlation.of(problem), threads, self.cpu)
         kernel.offset = self.offset
         return kernel
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """The kernel of the interior, and a border around it."""
+        """Build the kernel of the interior, and a border around it."""
         interior = interior_of(problem, margins=True)
         inner = interior.problem
         kernel = None if inner is None else self.kernel(inner, threads)
@@ -86,7 +86,7 @@ class TileEngine:
 
 
 def random_layers(seeds: Iterator[int]) -> Iterator[tuple[int, Problem, int]]:
-    """Seeds, random problems of bfloat16 or with rounded operands, and threads."""
+    """Yield seeds, random problems in bfloat16 or with rounded operands, and thread counts."""
     for seed in seeds:
         drawn = case(seed)
         kind = {"dtype": DType.BFLOAT16} if seed % 3 else {"dtype": DType.FLOAT32, "rounded": True}

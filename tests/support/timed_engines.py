@@ -1,4 +1,4 @@
-"""Engines that take as long as they are told, on a clock they move; a store of a test's own."""
+"""Engines with given run times, on a clock that they advance, and a new store for each test."""
 
 import json
 import sqlite3
@@ -19,7 +19,7 @@ X, W = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 3), np.float32)
 
 
 class Timed:
-    """An engine whose every variant takes as long as it is told: seconds by variant, "" first."""
+    """An engine with a given run time in seconds for each variant, "" first."""
 
     wait = staticmethod(time.sleep)
 
@@ -66,7 +66,7 @@ class TimedPrimitive:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> MadeUpClock:
-    """Time that passes only where an engine says so: contests end the same on a busy machine."""
+    """Let time pass only by engines, so that load does not affect the outcome."""
     clock = MadeUpClock(monkeypatch, autotune)
     monkeypatch.setattr(Timed, "wait", staticmethod(lambda seconds: clock.advance(seconds + 1e-7)))
     return clock
@@ -74,7 +74,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> MadeUpClock:
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, clock: MadeUpClock, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store of this test's own, and a cache without another test's primitives."""
+    """Use a new store, and a cache without other tests' primitives."""
     path = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("UPCONV_TUNING_FILE", str(path))
     monkeypatch.delenv("UPCONV_TUNE", raising=False)
@@ -86,7 +86,7 @@ def file(tmp_path: Path, clock: MadeUpClock, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def real_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines really sleep: for what happens meanwhile."""
+    """Let engines really sleep, for tests of concurrent events."""
     for module in (autotune, timing):
         monkeypatch.setattr(module, "time", time)
     monkeypatch.setattr(Timed, "wait", staticmethod(time.sleep))
@@ -94,7 +94,7 @@ def real_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch):
-    """Put engines into the table, in the place of all others."""
+    """Put engines into the table, in place of all others."""
 
     def put(*known: Timed) -> None:
         monkeypatch.setattr(engine_choice, "ENGINES", {e.name: e.name for e in known})
@@ -112,5 +112,5 @@ def records(file: Path) -> list[dict]:
 
 
 def forget_in_memory() -> None:
-    """As if the process had just begun."""
+    """Forget stores, as if the process had just started."""
     tuning._stores.clear()

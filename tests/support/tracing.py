@@ -1,4 +1,4 @@
-"""Memory that is counted."""
+"""Counting of allocated memory."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Count NumPy's memory from here."""
+    """Count NumPy's memory inside the block."""
     tracemalloc.start()
     try:
         yield

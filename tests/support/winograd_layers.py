@@ -1,6 +1,6 @@
-"""Random layers that Winograd's algorithm can do, each made by a seed, and how far it errs.
+"""Random layers for Winograd's algorithm, each made from a seed, and its errors.
 
-For many of them: `python -c "from tests.support.winograd_layers import main; main(range(2000))"`.
+To run many: `python -c "from tests.support.winograd_layers import main; main(range(2000))"`.
 """
 
 import random
@@ -20,7 +20,7 @@ CHANNELS = (3, 8, 16, 20, 31, 33, 64, 65, 100, 128)
 
 
 def layer(seed: int) -> tuple[Problem, int]:
-    """A problem of a few milliseconds, and a number of threads."""
+    """Return a problem of a few milliseconds, and a number of threads."""
     rng = random.Random(seed)
     engine = load("jit")
     while True:
@@ -67,7 +67,7 @@ def _axis(rng: random.Random, size: int, convolution: bool) -> Axis:
 
 
 def computed(problem: Problem, variant: str, threads: int, given: testing.Operands) -> np.ndarray:
-    """The result of a variant; `AssertionError` if it fell back on direct sums."""
+    """Return a variant's result; raise `AssertionError` if it fell back on direct sums."""
     primitive = load("jit").build(problem, threads, variant)
     packed, out = primitive.pack(given.b), given.before.copy()
     second = given.before.copy() if problem.epilogue.has_second else None
@@ -78,9 +78,9 @@ def computed(problem: Problem, variant: str, threads: int, given: testing.Operan
 
 
 def ratio(problem: Problem, variant: str, threads: int, seed: int) -> float:
-    """The largest error over that of direct sums, or over a twentieth of what these may err.
+    """Return the largest error over that of direct sums, or over 1/20 of their tolerance if larger.
 
-    Where a result adds up few numbers, direct sums are exact by luck.
+    Direct sums of few numbers may be exact by chance.
     """
     given = testing.operands(problem, seed)
     wanted = testing.expected(problem, given)
@@ -94,7 +94,7 @@ def ratio(problem: Problem, variant: str, threads: int, seed: int) -> float:
 
 
 def tile_of(variant: str) -> str:
-    """The transform of a variant that has the most points, without its pieces."""
+    """Return the largest transform in a variant, without its pieces."""
     names = [
         "*".join(part for part in name.split("*") if not part.startswith("F(1,"))
         for name in variant.removeprefix("winograd ").split("x")
@@ -103,7 +103,7 @@ def tile_of(variant: str) -> str:
 
 
 def variants(problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
-    """All variants that are offered, or those that "auto" may take."""
+    """Return all possible variants, or those that "auto" may choose."""
     listed = load("jit").candidates(problem, threads, every=True)
     tiles = [each for each in listed if each.winograd and each.possible]
     tiles = [each for each in tiles if each.exact or not exact]
@@ -111,7 +111,7 @@ def variants(problem: Problem, threads: int, *, exact: bool = False) -> tuple[st
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why a problem is not done by Winograd's algorithm, or None."""
+    """Return why Winograd's algorithm cannot compute a problem, or None."""
     listed = load("jit").candidates(problem, 1, every=True)
     if any(each.winograd and each.possible for each in listed):
         return None

@@ -1,4 +1,4 @@
-"""`upconv bench`: verify and time real layers in every engine and installed library.
+"""`upconv bench`: verify and time real layers with every engine and installed library.
 
 1. An engine that refuses the layer is skipped with its reason, and so is a library that cannot
    compute it or is not installed.
@@ -35,7 +35,7 @@ from .exits import FINDINGS, say
 _ANY_WIDTH = 10_000  # columns of a file or pipe, so that a row stays on one line
 _LEGEND = (
     "efficiency: the time of the direct roofline over the best time",
-    "x NAME: the best time of NAME over the best time of the row",
+    "x NAME: the best time of NAME over the row's best time",
     "memory: of the result and the scratch memory of a call",
     "error: largest difference from the reference engine in float64, over the largest value",
 )
@@ -73,7 +73,7 @@ def bench(
     ] = "float32",
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Measure real layers in every engine and other libraries.
+    """Measure real layers with every engine and with other libraries.
 
     The other libraries are PyTorch, ONNX Runtime and OpenVINO. Every result is verified against the
     reference engine in float64 before it is timed; a wrong one is shown as WRONG and the exit code
@@ -160,7 +160,7 @@ def _require_processor(layers: Sequence[Layer], precision: str, dtype: DType) ->
     """Refuse options that only a GPU supports, and types whose package is not installed."""
     dtype_of(dtype.value)  # raises for bfloat16 if ml_dtypes is missing
     if precision == "tf32":
-        words = "TF32 is a type of GPUs; add --device cuda"
+        words = "TF32 is available only on NVIDIA GPUs; add --device cuda"
         raise BadParameter(words, param_hint="--precision")
     conv = [layer.name for layer in layers if layer.conv]
     if conv:
@@ -241,7 +241,7 @@ def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
         reason = str(error)
     except ImportError as error:
         reason = f"not installed ({error})"
-    # A foreign library may raise any error, which must not end the benchmark.
+    # A third-party library may raise any error, which must not end the benchmark.
     except Exception as error:
         fault = peer is None
         if fault and not isinstance(error, EngineError):
@@ -261,7 +261,7 @@ def _verified(candidate: Candidate, case: Case) -> _Entry:
     result.verified = error <= case.tolerance
     if result.verified:
         return candidate, result
-    result.reason = f"wrong: the error is {error:.2g}, rounding explains {case.tolerance:.2g}"
+    result.reason = f"wrong: the error is {error:.2g}; rounding explains {case.tolerance:.2g}"
     result.fault = True
     return None, result
 
@@ -287,7 +287,7 @@ def _mean(values: Iterator[float | None]) -> float | None:
 def _table(
     results: Sequence[Result], groups: Sequence[str], means: _Means
 ) -> tuple[list[list[str]], list[str]]:
-    """Return rows and headings; every row names its layer, so that `grep` finds it."""
+    """Return rows and headings; every result's row names its layer, so that `grep` finds it."""
     rows = []
     for r in results:
         times = [format_seconds(t) if t else "-" for t in (r.best_seconds, r.median_seconds)]

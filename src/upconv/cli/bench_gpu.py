@@ -4,7 +4,7 @@ Both compute the same arrays in the same memory order. Results are verified agai
 float64 before they are timed. Both sides use their fastest measured plan: upconv by tuning,
 PyTorch by `torch.backends.cudnn.benchmark`. Each side has two times per call:
 
-    on the device    ten calls in a CUDA graph that is replayed: GPU time without CPU overhead
+    on the device    ten calls in a replayed CUDA graph: GPU time without CPU overhead
     a call           successive calls between two events: time in an eager program
 
 The peaks are the rates of a matrix product in the measured type and of a copy on this GPU.

@@ -1,8 +1,8 @@
 """Layers that `upconv bench` measures, and the engines and libraries that compute them.
 
-The layers come from `layers.json` beside this file, or from a user's file: a JSON object whose
-"layers" is a list of objects with the fields of `Layer`. A wrong layer raises a `FileError` that
-names file, layer and field.
+The layers come from `layers.json` in this folder, or from a user's file: a JSON object whose
+"layers" is a list of objects with the fields of `Layer`. An invalid layer raises a `FileError`
+that names the file, layer and field.
 
 Each library is imported only inside its function. All libraries get the same arrays and prepare
 their weights before the timing starts. PyTorch runs in both memory orders, under inference_mode.
@@ -302,4 +302,4 @@ PEERS: dict[str, Callable[[Case, int], Sequence[Candidate]]] = {
     "onnxruntime": lambda case, threads: _onnx(case, "onnxruntime", threads),
     "openvino": lambda case, threads: _onnx(case, "openvino:f32", threads),
 }
-"""Name of a distribution -> its candidates for a case and a number of threads."""
+"""Distributions by name, with functions that return candidates for a case and a thread count."""

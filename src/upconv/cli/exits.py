@@ -65,7 +65,7 @@ def ended(*, traceback: bool) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL and not error.filename:
             sys.stdout = None  # flushing it would fail again while Python shuts down
-            error = FileError(f"Cannot write the standard output: {error.strerror}.")
+            error = FileError(f"Cannot write to the standard output: {error.strerror}.")
         expected = traceback and isinstance(error, UpconvError | MemoryError)
         message = "" if expected else _message(error)
         if not message:
@@ -101,7 +101,7 @@ def _terminate(*_: object) -> None:
 
 
 def _raise_again(lost: Any) -> None:
-    """Raise the exception of a signal again if a finaliser or a callback swallowed it."""
+    """Raise the exception of a signal again if a finalizer or a callback swallowed it."""
     if not isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
         sys.__unraisablehook__(lost)
     elif hasattr(signal, "setitimer"):

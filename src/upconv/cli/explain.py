@@ -53,7 +53,7 @@ def explain(
     threads: options.Threads = None,
     algorithm: Annotated[
         Literal["auto", "direct", "winograd"],
-        Option(help="Algorithm; auto picks the one that is predicted to be faster."),
+        Option(help="Algorithm; auto picks the one predicted to be faster."),
     ] = "auto",
     precision: Annotated[
         Literal["float32", "bfloat16"] | None,
@@ -73,20 +73,20 @@ def explain(
     output_size: Annotated[Any, _per_axis("SIZE", "Spatial size of the result")] = None,
     layout: Annotated[
         Literal["NCX", "NXC"],
-        Option(case_sensitive=False, help="Order of the axes of input and result."),
+        Option(case_sensitive=False, help="Axis order of the input and the result."),
     ] = "NCX",
     weight_layout: Annotated[
-        WeightLayout, Option(case_sensitive=False, help="Order of the axes of the weight.")
+        WeightLayout, Option(case_sensitive=False, help="Axis order of the weight.")
     ] = WeightLayout.IOX,
     output_format: options.OutputFormat = "text",
 ) -> None:
     """Show the output shape, engine, memory and time of a layer.
 
-    "direct roofline" is the time of a direct algorithm at the peak FLOP/s and the bandwidth of this
-    machine. Both are measured once, which takes a second, and stored. "predicted" is the estimate
+    "direct roofline" is the time of a direct algorithm at this machine's peak FLOP/s and bandwidth.
+    Both are measured once, which takes a second, and stored. "predicted" is the estimate
     of the engine's cost model. Winograd's algorithm needs fewer multiplications, and may be faster
-    than the direct roofline. The exit code is 2 if no engine, or not the chosen one, can compute
-    the layer.
+    than the direct roofline. The exit code is 2 if no engine can compute the layer, or the
+    one chosen with --engine cannot.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def explain(
 
 
 _LEFT_OUT = ("accumulate", "rounded", "epilogue")
-"""Fields of a problem that the document replaces by the precision and the parts of the epilogue.
+"""Fields of a problem that the document replaces with the precision and the parts of the epilogue.
 
 The command offers neither slopes per channel nor a second result.
 """

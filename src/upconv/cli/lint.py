@@ -160,7 +160,7 @@ _TABLE = "tool.upconv.lint in pyproject.toml"
 
 
 def _left_out(folder: Path) -> Callable[[Path], list[str]]:
-    """Return a function that gives the rules that the nearest pyproject.toml ignores for a file.
+    """Return a function from a file to the rules that the nearest pyproject.toml ignores for it.
 
         [tool.upconv.lint]
         ignore = ["UPC4"]

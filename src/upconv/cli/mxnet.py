@@ -82,7 +82,7 @@ def run(
     """
     target = npy.place(output, (".npz",), force=force, inputs=[symbol, params, inputs])
     sizes, model = options.input_shapes(input_shape), _load(symbol, params)
-    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
+    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the input data")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
     read = npy.read_all(inputs) or {}
@@ -100,7 +100,7 @@ def run(
         "mxnet run",
         output_format,
         {"output": output, "outputs": shapes, "seconds": seconds},
-        [f"{name} {_cell(shape)}" for name, shape in shapes.items()],
+        [f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()],
         [f"{'' if output is None else f'wrote {output}, '}{format_seconds(seconds)}"],
     )
 
@@ -138,7 +138,7 @@ def to_onnx(
     sizes, model = options.input_shapes(input_shape, options.dimensions), _load(symbol, params)
     _require_all(model, sizes)
     numbers = ([n for n in shape if isinstance(n, int)] for shape in sizes.values())
-    memory.require(sum(8 * prod(shape) for shape in numbers), "the array of inputs")
+    memory.require(sum(8 * prod(shape) for shape in numbers), "the input data")
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)
     counts = dict(Counter(node.op_type for node in proto.graph.node).most_common())
     fields = {"output": output, "operators": counts, "verified": not no_verify}
@@ -157,7 +157,7 @@ def _require_all(model: Any, names: Container[str]) -> None:
     missing = [name for name in model.inputs if name not in names]
     if missing:
         inputs = model.described_inputs()[:400]
-        words = f"there is no {', '.join(missing[:9])}; the inputs are {inputs}"
+        words = f"no array or shape for {', '.join(missing[:9])}; the inputs are {inputs}"
         if not model.arrays:
             words += "; without PARAMS, parameters are inputs too"
         raise BadParameter(words, param_hint="--input-shape")

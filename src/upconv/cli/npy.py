@@ -37,7 +37,7 @@ def read_all(path: Path | None) -> dict[str, Array] | None:
             return {"": content} if isinstance(content, np.ndarray) else _unpacked(name, content)
     except (FileError, MemoryLimitError):
         raise
-    except Exception as error:  # NumPy and zipfile raise a dozen kinds of errors
+    except Exception as error:  # NumPy and zipfile raise many kinds of errors
         reason: Any = getattr(error, "strerror", None) or " ".join(str(error).split())
         if "allow_pickle" in reason:  # NumPy advises unpickling the file
             reason = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"

@@ -212,13 +212,13 @@ def verify(
     """Compare the outputs of two ONNX models on the same inputs.
 
     An output of B may differ from A in float64 by twice A's own error and a few roundings. Integers
-    must be equal, and quantised outputs must agree within one step. The exit code is 1 if an output
+    must be equal, and quantized outputs must agree within one step. The exit code is 1 if an output
     differs; the command names the first layer that differs. A dynamic input dimension is 1 on the
     first axis and 32 on the others, unless --input-shape sets it.
 
     \b
     Examples:
-      upconv verify model.onnx optimised.onnx
+      upconv verify model.onnx optimized.onnx
       upconv verify a.onnx b.onnx --runtime openvino --input-shape x:1,80,100
       upconv verify a.onnx b.onnx --rtol 1e-3 --atol 1e-5 --output-format json
     """

@@ -45,6 +45,6 @@ def document(command: str, fields: Mapping[str, Any]) -> str:
 def text(words: str) -> None:
     """Print on stdout; `exits.ended` reports a full disk or a closed pipe."""
     if sys.stdout is None:
-        raise FileError("Cannot write the standard output: it is closed.")
+        raise FileError("Cannot write to the standard output: it is closed.")
     sys.stdout.write(words + "\n")
     sys.stdout.flush()

@@ -45,7 +45,7 @@ def stream(
     *,
     chunk: Annotated[
         str | None,
-        Option(metavar="C", help="Positions of the input per chunk, or a time (default: 20ms)."),
+        Option(metavar="C", help="Input positions per chunk, or a time (default: 20ms)."),
     ] = None,
     rate: Annotated[
         int | None, Option(min=1, metavar="HZ", help="Result positions per second.")
@@ -63,8 +63,8 @@ def stream(
 ) -> None:
     """Compute an ONNX model chunk by chunk along time.
 
-    Raw inputs and results hold all numbers of a position side by side. The last line on stderr
-    shows the real-time factor and the computing time until the first result.
+    Raw inputs and results hold each position's numbers together. The last line on stderr shows
+    the real-time factor and the computing time until the first result.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ def stream(
 
 
 def _positions(chunk: str, rate: int | None, factor: Fraction) -> int:
-    """Return the number of positions of the input in a chunk."""
+    """Return the number of input positions in a chunk."""
     match = re.fullmatch(r"([0-9]{1,9})(ms)?", chunk.strip())
     if match is None or not int(match[1]):
         words = f"{chunk!r}; expected positions, as in 8, or a time, as in 20ms"
@@ -200,7 +200,7 @@ def _add_frames(audio: wave.Wave_write, part: Any) -> None:
 
 
 def _raw(part: Any, kind: str) -> bytes:
-    """Return the numbers of each position side by side, little-endian."""
+    """Return the numbers, position by position, in little-endian order."""
     if isinstance(part, tuple):
         raise ArgumentError("the model", f"of {len(part)} outputs", "of one output")
     rows: Array = np.moveaxis(part, -1, 0)
@@ -210,7 +210,7 @@ def _raw(part: Any, kind: str) -> bytes:
 
 
 class _Clock:
-    """Clock of the computing time, in total and until the first result."""
+    """A clock of the computing time, in total and until the first result."""
 
     def __init__(self) -> None:
         self.began, self.seconds, self.samples = time.perf_counter(), 0.0, 0

@@ -1,11 +1,11 @@
-"""Arrays on NVIDIA GPUs: PyTorch and CuPy directly, every other library through CuPy.
+"""Arrays on NVIDIA GPUs: PyTorch and CuPy directly, all other libraries through CuPy.
 
 A `DeviceArray` is a view of a caller's array. It offers what a call needs (shape, dtype, indexing,
-transposition), and gets memory and the stream from the array's own library. upconv allocates no
+transposition), with memory and the stream of the array's library. upconv allocates no
 memory itself, so the library's caches, limits and CUDA graphs cover everything.
 
 Arrays of JAX, and of other libraries with `__dlpack__`, become CuPy arrays without a copy. Results
-are returned by the library's own `from_dlpack`. DLPack makes each side wait for the other's stream.
+return through that library's `from_dlpack`. DLPack makes each side wait for the other's stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON_CUDA = 2
 
 @lru_cache(maxsize=2)
 def library(name: str) -> Library:
-    """The library "torch" or "cupy"; `ImportError` if it is not installed."""
+    """Return the library "torch" or "cupy"; `ImportError` if it is not installed."""
     with importing:
         module = import_module(f".{name}", __name__)
     instance: Library = getattr(module, name.capitalize())()
@@ -36,7 +36,7 @@ def library(name: str) -> Library:
 
 
 def device_array(argument: str, value: object) -> DeviceArray | None:
-    """The view of an array on an NVIDIA GPU; None for every other object.
+    """Return the view of an array on an NVIDIA GPU; None for every other object.
 
     Raises `DTypeError` if an array of another library needs CuPy and CuPy is not installed.
     """
@@ -49,7 +49,7 @@ def device_array(argument: str, value: object) -> DeviceArray | None:
         return None
     try:
         device, number = map(int, value.__dlpack_device__())  # type: ignore[attr-defined]
-    except Exception:  # foreign code, which may still have an __array__
+    except Exception:  # third-party code; __array__ may still work
         return None
     return _through_cupy(argument, value, number) if device == ON_CUDA else None
 
@@ -60,7 +60,7 @@ def _through_cupy(argument: str, value: Any, number: int) -> DeviceArray:
     except ImportError:
         got = f"an object of type {type(value).__name__} on DLPack device ({ON_CUDA}, {number})"
         remedy = "Install CuPy (cupy-cuda13x, or cupy-cuda12x), or copy it to the CPU first."
-        raise DTypeError(argument, got, "an array of PyTorch or CuPy there", remedy) from None
+        raise DTypeError(argument, got, "a PyTorch or CuPy array there", remedy) from None
     array: DeviceArray = through.array(argument, through.module.from_dlpack(value))
     namespace = getattr(value, "__array_namespace__", None)
     array.origin = type(value).__module__.partition(".")[0]
@@ -69,7 +69,7 @@ def _through_cupy(argument: str, value: Any, number: int) -> DeviceArray:
 
 
 def same_place(named: Mapping[str, Any]) -> None:
-    """Raise `DTypeError` unless all arrays, by argument name, are in main memory, or are all of one
+    """Raise `DTypeError` unless the arrays, by argument name, are all in main memory, or all of one
     library and on one device."""
     present = {name: array for name, array in named.items() if array is not None}
     first = next((name for name, a in present.items() if isinstance(a, DeviceArray)), None)
@@ -80,8 +80,8 @@ def same_place(named: Mapping[str, Any]) -> None:
         if isinstance(array, DeviceArray):
             if array.library is leader.library and array.device == leader.device:
                 continue
-            got = f"an array of {array.library.name} on {array.place}"
+            got = f"a {array.library.name} array on {array.place}"
         else:
             got = "an array in main memory"
-        expected = f"one of {leader.library.name} on {leader.place}, like {first}"
+        expected = f"a {leader.library.name} array on {leader.place}, like {first}"
         raise DTypeError(name, got, expected, "Move it there.")

@@ -26,46 +26,46 @@ class Library(Protocol):
         """Hash the object by identity; there is one per library."""
 
     def array(self, argument: str, native: Native) -> DeviceArray:
-        """A view of one of the library's arrays."""
+        """Return a view of one of the library's arrays."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Native:
-        """Uninitialised memory of the library; raises the library's error if it is too little."""
+        """Return uninitialized memory; raise the library's own error if there is too little."""
 
     def address(self, native: Native) -> int:
-        """The address of the first element."""
+        """Return the address of the first element."""
 
     def contiguous(self, native: Native) -> bool:
-        """Whether the elements are contiguous in the order of the axes (C order)."""
+        """Return whether the elements are contiguous in the order of the axes (C order)."""
 
     def copy(self, native: Native) -> Native:
-        """A contiguous copy."""
+        """Return a contiguous copy."""
 
     def permuted(self, native: Native, axes: tuple[int, ...]) -> Native:
-        """A view with its axes in another order."""
+        """Return a view with its axes in another order."""
 
     def cast(self, native: Native, dtype: np.dtype[Any]) -> Native:
-        """The values in another dtype; the array itself if it already has that dtype."""
+        """Return the values in another dtype; the array itself if it already has that dtype."""
 
     def sums(self, native: Native, axes: tuple[int, ...]) -> Native:
-        """Sums over axes in float64."""
+        """Return sums over axes in float64."""
 
     def stream(self, device: int) -> int:
-        """The handle of the library's current stream, which is the caller's."""
+        """Return the handle of the library's current stream, which is the caller's."""
 
     def capturing(self, device: int) -> bool:
-        """Whether a CUDA graph is being captured on that stream."""
+        """Return whether a CUDA graph is being captured on that stream."""
 
     def on(self, device: int) -> Any:
-        """A context manager that makes a device current."""
+        """Return a context manager that makes a device current."""
 
     def from_host(self, array: np.ndarray[Any, Any], device: int) -> Native:
-        """A copy, on the device, of an array in main memory."""
+        """Return a copy, on the device, of an array in main memory."""
 
     def seconds(self, run: Callable[[], object], count: int, device: int) -> float:
-        """The time per run between two events around `count` runs."""
+        """Return the time per run between two events around `count` runs."""
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        """Whether an error means that the device has too little memory."""
+        """Return whether an error means that the device has too little memory."""
 
 
 @contextmanager
@@ -91,7 +91,7 @@ class DeviceArray:
     """A view of an array on a GPU.
 
     strides: in elements. pointer: the address of the first element. device: the device number.
-    given_back: converts a result to the caller's own type of array if that comes from another
+    given_back: converts a result to the caller's own type of array if it comes from another
     library, which `origin` names.
     """
 
@@ -122,7 +122,7 @@ class DeviceArray:
 
     @property
     def place(self) -> str:
-        """The device as text."""
+        """The device as a string."""
         return f"cuda:{self.device}"
 
     @property
@@ -144,11 +144,11 @@ class DeviceArray:
         return self._view(self.native[index])
 
     def transpose(self, axes: tuple[int, ...]) -> DeviceArray:
-        """A view with its axes in another order."""
+        """Return a view with its axes in another order."""
         return self._view(self.library.permuted(self.native, axes))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> DeviceArray:
-        """Uninitialised memory on the same device; `MemoryLimitError` if there is too little."""
+        """Return uninitialized memory on the same device; `MemoryLimitError` without enough."""
         kind = self.dtype if dtype is None else dtype
         try:  # not `out_of_memory`, which takes two microseconds
             native = self.library.empty(shape, kind, self.device)
@@ -157,7 +157,7 @@ class DeviceArray:
         return self._view(native)
 
     def copy(self) -> DeviceArray:
-        """A contiguous copy; `MemoryLimitError` if there is too little memory."""
+        """Return a contiguous copy; `MemoryLimitError` if there is too little memory."""
         with out_of_memory(self.library, f"a copy of an array of shape {self.shape}"):
             return self._view(self.library.copy(self.native))
 
@@ -171,7 +171,7 @@ class DeviceArray:
 
 
 def dtype_named(argument: str, name: str) -> np.dtype[Any]:
-    """The NumPy dtype with a library's dtype name; `DTypeError` if it is not supported."""
+    """Return the NumPy dtype with a library's dtype name; `DTypeError` if it is not supported."""
     if name not in _KNOWN:
         expected = "float16, bfloat16, float32 or float64"
         raise DTypeError(f"{argument}.dtype", name, expected, "Convert it first.")

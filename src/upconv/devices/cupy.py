@@ -1,4 +1,4 @@
-"""CuPy as a library of GPU arrays."""
+"""CuPy as the library of GPU arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch as a library of GPU arrays."""
+"""PyTorch as the library of GPU arrays."""
 
 from __future__ import annotations
 

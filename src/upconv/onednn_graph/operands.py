@@ -1,9 +1,9 @@
 """One oneDNN Graph operation as a transposed convolution: x, y and the weight, and its axes.
 
-All names here are of a transposed convolution: x has I positions and C_in channels, y has O
+All names here refer to a transposed convolution: x has I positions and C_in channels, y has O
 positions and C_out channels, the weight couples them. Every operation is a derivative of that form:
 
-    operation                       x           y           makes
+    operation                       x           y           result
     ConvTranspose                   src         dst         y
     ConvTransposeBackwardData       diff_src    diff_dst    x
     ConvTransposeBackwardWeights    src         diff_dst    the weight
@@ -75,7 +75,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """`layer` is the transposed convolution; `regrouped`: whether the weight is the document's."""
+    """The transposed convolution; `regrouped`: whether the weight has the document's order."""
 
     layer: Layer
     regrouped: bool
@@ -145,12 +145,12 @@ def operands(
     if "y" not in tensors and dst_shape is not None:
         wanted = layout.shape(tensors["x"].shape[0], o, layer.output_size)
         if arguments.integers("dst_shape", dst_shape, low=0) != wanted:
-            raise ShapeError("dst_shape", str(dst_shape), f"{wanted}, by the operands")
+            raise ShapeError("dst_shape", str(dst_shape), f"{wanted}, as the operands imply")
     return Operands(layer, documented and groups > 1)
 
 
 def _rank(tensors: Mapping[str, Data]) -> int:
-    """Number of spatial axes of the operands, which must agree."""
+    """Return the number of spatial axes, on which the operands must agree."""
     first, *others = tensors.values()
     rank = len(first.shape) - 2
     if not 1 <= rank <= 3:
@@ -166,7 +166,7 @@ def _rank(tensors: Mapping[str, Data]) -> int:
 def _channels(
     shape: Shape, order: WeightLayout, rank: int, groups: int, *, documented: bool
 ) -> tuple[int, int, Shape]:
-    """C_in, C_out and the kernel of a weight."""
+    """Return C_in, C_out and the kernel of a weight."""
     if len(shape) != rank + 2:
         expected = f"{rank + 2} dimensions, like the data"
         raise ShapeError("the weight's shape", str(shape), expected)
@@ -179,13 +179,13 @@ def _channels(
 
 
 def _spatial(data: Data, layout: DataLayout, channels: int, weight: Shape) -> Shape:
-    """The spatial size of x or y, whose channels are the weight's."""
+    """Return the spatial size of x or y, whose channels are the weight's."""
     _, got, *size = (data.shape[axis] for axis in layout.to_ncx(len(data.shape) - 2))
     if got != channels:
         raise ShapeError(
             f"channels of {data.name}",
             str(got),
-            f"{channels}, by the weight {weight} and groups",
+            f"{channels}, as the weight {weight} and groups imply",
             "See data_format and weights_format.",
         )
     return tuple(size)

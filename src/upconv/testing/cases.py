@@ -11,7 +11,7 @@ from ..problem import NO_EPILOGUE, DataLayout, Direction, DType, Epilogue, Probl
 
 
 def cases() -> tuple[Problem, ...]:
-    """The problems that every engine is tested with: small, distinct, in all three directions.
+    """Return the problems that every engine is tested with: small ones in all three directions.
 
     Sizes are distinct, so that swapped axes cannot agree by chance.
 

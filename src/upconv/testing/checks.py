@@ -14,7 +14,7 @@ from .oracle import Expected, Operands, expected, finfo_type, multiplied, operan
 
 
 def compute(engine: Engine, problem: Problem, inputs: Operands, threads: int = 1) -> Array:
-    """The engine's result, written into a copy of `inputs.before`.
+    """Return the engine's result, written into a copy of `inputs.before`.
 
     >>> from upconv.engines import load
     >>> from upconv.geometry import Axis
@@ -28,7 +28,7 @@ def compute(engine: Engine, problem: Problem, inputs: Operands, threads: int = 1
 def compute_all(
     engine: Engine, problem: Problem, inputs: Operands, threads: int = 1
 ) -> tuple[Array, ...]:
-    """The engine's result, and the second result if the problem has one."""
+    """Return the engine's result, and the second result if the problem has one."""
     primitive = engine.build(problem, threads)
     try:
         b = inputs.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(inputs.b)
@@ -42,8 +42,8 @@ def compute_all(
 def ends_of(
     problem: Problem, inputs: Operands, second: Array | None = None
 ) -> tuple[Array | None, ...]:
-    """The arguments of `Primitive.run` after the weight. Trailing None arguments are omitted, so
-    that engines need not accept arguments that they do not support."""
+    """Return the arguments of `Primitive.run` after the weight, without trailing None: engines need
+    not accept arguments that they do not support."""
     ends = inputs.bias, inputs.residual, inputs.slopes, second
     return ends if problem.epilogue.slopes or problem.epilogue.has_second else ends[:2]
 

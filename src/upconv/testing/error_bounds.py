@@ -25,11 +25,11 @@ STEEPEST = {
     Activation.GELU: 1.13,
     Activation.HARD_SWISH: 1.5,
 }
-"""The steepest slopes of activations; that of the others is 1."""
+"""The steepest slope of each activation; all others have 1."""
 
 
 def error_bound(problem: Problem, variant: str = "") -> float:
-    """The largest error that rounding can cause, as a multiple of a magnitude M.
+    """Return the largest error that rounding can cause, as a multiple of a magnitude M.
 
     variant: the variant from `upconv.explain`; names that begin with "winograd" use transforms, all
         others direct sums.
@@ -38,7 +38,7 @@ def error_bound(problem: Problem, variant: str = "") -> float:
     its residual and its previous value if accumulated. For Winograd's algorithm, M is that of the
     largest possible element: `problem.longest_sum * max|x| * max|w|`, plus the largest magnitudes
     of the other terms. The rounding of the stored result to its dtype and the error of the
-    activation come on top. Operands and results must be finite, normal numbers. Returns inf if no
+    activation are extra. Operands and results must be finite, normal numbers. Returns inf if no
     digit is certain. The exact result is always that of the operands before rounding to bfloat16,
     or before TF32 truncates them to a ten-bit fraction.
 
@@ -64,7 +64,7 @@ def error_bound(problem: Problem, variant: str = "") -> float:
 
 
 def tolerance(problem: Problem) -> float:
-    """The largest accepted error of direct sums in tests on random numbers, as a multiple of M.
+    """Return the largest error of direct sums accepted on random numbers, as a multiple of M.
 
     Rounding errors of random numbers partly cancel: they grow like the square root of a sum's
     length (N. J. Higham and T. Mary, "A new approach to probabilistic rounding error analysis",
@@ -85,19 +85,19 @@ def tolerance(problem: Problem) -> float:
 
 
 def _operand_error(problem: Problem) -> float:
-    """The relative error of rounding the operands before multiplication."""
+    """Return the relative error of rounding the operands before multiplication."""
     return problem.precision.epsilon / 2 if problem.rounded else 2.0**-10 * problem.tf32
 
 
 def _steepness(problem: Problem) -> float:
-    """The largest factor by which the activation multiplies an error; slopes of PReLU are assumed
-    to be at most 1."""
+    """Return the largest factor by which the activation multiplies an error. PReLU's slopes are
+    assumed to be at most 1."""
     kind, slope = problem.epilogue.activation, abs(problem.epilogue.slope)
     return max(1.0, slope) if kind is Activation.LEAKY_RELU else STEEPEST.get(kind, 1.0)
 
 
 def _winograd(problem: Problem, transforms: str) -> tuple[float, int]:
-    """The factor by which transforms multiply magnitudes, and the rounded operations per result."""
+    """Return the transforms' factor on magnitudes, and the rounded operations per result."""
     channels = problem.in_channels // problem.groups
     if problem.direction is Direction.INPUT_GRAD:
         phases = prod(axis.period for axis in problem.axes)  # of the operand, added like channels
@@ -115,7 +115,7 @@ def _winograd(problem: Problem, transforms: str) -> tuple[float, int]:
 
 @cache
 def _transform(m: int, r: int) -> tuple[float, int]:
-    """The norm and the steps of F(m, r).
+    """Return the norm and the steps of F(m, r).
 
     The norm is the largest row sum of |A| (|G| 1 * |B| 1). A row of A or B needs one rounded
     operation per nonzero entry.

@@ -82,7 +82,7 @@ def _problem(
 
 
 def _cropped(rng: random.Random, size: int, kernel: int, stride: int, dilation: int) -> Axis:
-    """An axis with padding typical of layers, or with random crops of either sign."""
+    """Return an axis with padding typical of layers, or with random crops of either sign."""
     half = dilation * (kernel - 1) // 2
     crops = (
         (half, half),
@@ -98,12 +98,12 @@ def _cropped(rng: random.Random, size: int, kernel: int, stride: int, dilation: 
 
 
 def _extent(rng: random.Random, low: float, high: float) -> int:
-    """A size with a uniformly distributed logarithm."""
+    """Return a size with a uniformly distributed logarithm."""
     return round(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 def _scale(rng: random.Random) -> tuple[int, int]:
-    """A plausible pair of kernel and stride."""
+    """Return a plausible pair of kernel and stride."""
     stride = rng.choice((1, 2, 2, 2, 3, 4, 5, 8))
     kernel = rng.choice((stride, 2 * stride, 2 * stride, 2 * stride + 1, stride - 1, 3, 4, 5, 7))
     return max(1, kernel), stride
@@ -112,7 +112,7 @@ def _scale(rng: random.Random) -> tuple[int, int]:
 def _plain(
     rng: random.Random, rank: int, low: float, high: float, *, dilations: tuple[int, ...] = (1,)
 ) -> _Drawn:
-    """The same kernel and stride on all axes or, one time in five, different ones."""
+    """Return the same kernel and stride on all axes or, one time in five, different ones."""
     kernel, stride = _scale(rng)
     dilation, mixed = rng.choice(dilations), rng.random() < 0.2
     axes = []
@@ -127,7 +127,7 @@ def _vocoder(rng: random.Random) -> _Drawn:
 
 
 def _with_points(rng: random.Random, drawn: _Drawn, points: int) -> _Drawn:
-    """The same layer in more dimensions: axes of one position before or after the others."""
+    """Return the same layer in more dimensions: axes of one position before or after the others."""
     at = rng.choice((0, len(drawn.axes)))
     drawn.axes[at:at] = [(1, 1, rng.choice((1, 2)), 1)] * points
     return drawn

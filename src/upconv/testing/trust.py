@@ -11,7 +11,7 @@ _MOST_ALIKE = 0.75
 
 
 def mistrusted(result: Array) -> bool:
-    """Whether a result cannot reveal a faulty engine: more than 3/4 of its elements are equal.
+    """Return whether more than 3/4 of a result's elements are equal, which may hide faults.
 
     A faulty engine may produce correct zeros. A run over random layers should count such results,
     and fail if there are many. For large results, up to 4,096 evenly spread elements are checked.

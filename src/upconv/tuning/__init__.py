@@ -79,7 +79,7 @@ class _Question(NamedTuple):
     def of(
         cls, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
     ) -> _Question:
-        """The question to all engines that support the problem; `EngineRefusal` if none does."""
+        """Ask all engines that support the problem; raise `EngineRefusal` if there is none."""
         engines = tuple(able(problem, engine))
         tiles = (variants(member, problem, threads, Algorithm.WINOGRAD) for member in engines)
         if algorithm is Algorithm.AUTO and not any(tiles):
@@ -95,8 +95,8 @@ class _Question(NamedTuple):
         words = (processor_model(), f"upconv {__version__}", *candidates, str(self.problem))
         return " | ".join((*words, self.algorithm.value, f"threads {self.threads}"))
 
-    def found(self, store: TuningStore) -> Selection | None:
-        """The stored winner, if it is one of the candidates."""
+    def recall(self, store: TuningStore) -> Selection | None:
+        """Return the stored winner, if it is one of the candidates."""
         record = store.find(_WINNERS, self.key)
         if record is None:
             return None
@@ -110,7 +110,7 @@ class _Question(NamedTuple):
         store.warn("names an unknown engine or variant; the problem is measured again")
         return None
 
-    def measured(self, store: TuningStore) -> Selection | None:
+    def measure(self, store: TuningStore) -> Selection | None:
         """Autotune and store the winner; return None if the problem is too large to measure."""
         with importing:
             from .autotune import autotune  # loaded only for tuning
@@ -118,7 +118,7 @@ class _Question(NamedTuple):
         try:
             best = autotune(*self)
         except MemoryLimitError as error:
-            store.warn(f"gets no record of {self.problem}, which cannot be measured: {error}")
+            store.warn(f"has no record of {self.problem}, which cannot be measured: {error}")
             return None
         store.measured += 1
         name, variant, seconds = best.engine.name, best.variant, best.seconds
@@ -129,7 +129,7 @@ class _Question(NamedTuple):
 
 @lru_cache(maxsize=1)
 def processor_model() -> str:
-    """The name of the processor according to the operating system."""
+    """Return the name of the processor according to the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
@@ -143,7 +143,7 @@ _stores: dict[Path, TuningStore] = {}
 
 
 def shared_store() -> TuningStore:
-    """The store of the file that the environment currently names; one store per file."""
+    """Return the store of the file that the environment currently names; one store per file."""
     file = tuning_file()
     return _stores.get(file) or _stores.setdefault(file, TuningStore(file))
 
@@ -157,7 +157,7 @@ def selected(
     algorithm: Algorithm = Algorithm.DIRECT,
     once: bool = False,
 ) -> Selection:
-    """The choice by cost models or by tuning; `once`: the weight is packed for one call.
+    """Return the choice by cost models or by tuning; `once`: the weight is packed for one call.
 
     If an engine has the attribute `tunes`, it overrides `tune`.
     """
@@ -175,7 +175,7 @@ def tuned(
     engine: str | Engine | None = None,
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The fastest engine and variant for a problem, from the store or measured now.
+    """Return the fastest engine and variant for a problem, from the store or measured now.
 
     engine: only variants of this engine compete. A measurement takes about half a second, or more
     if single calls are long. A problem is not measured if it has nothing to compute, or if random
@@ -188,7 +188,7 @@ def tuned(
     if not (problem.multiply_adds and prod(problem.result_shape)):
         return model
     with measuring:
-        return question.found(store) or question.measured(store) or model
+        return question.recall(store) or question.measure(store) or model
 
 
 def remembered(
@@ -197,8 +197,8 @@ def remembered(
     engine: str | Engine | None,
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection | None:
-    """The stored winner, or None; `EngineRefusal` if no engine supports the problem."""
-    return _Question.of(problem, threads, engine, algorithm).found(shared_store())
+    """Return the stored winner, or None; `EngineRefusal` if no engine supports the problem."""
+    return _Question.of(problem, threads, engine, algorithm).recall(shared_store())
 
 
 def tuning_info() -> TuningInfo:

@@ -46,7 +46,7 @@ class _Data(NamedTuple):
     second: Array | None
 
     def placed(self, engine: Engine) -> _Data:
-        """The data on the engine's device, if the engine has one."""
+        """Return the data on the engine's device, if the engine has one."""
         to_device = getattr(engine, "placed", None)
         if to_device is None:
             return self
@@ -128,7 +128,7 @@ def autotune(
     engines: Sequence[Engine],
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The winner among all variants of the engines; `MemoryLimitError` if none fits in memory."""
+    """Return the engines' fastest variant; `MemoryLimitError` if none fits in memory."""
     start, data = time.perf_counter(), _Data.of(problem).placed(engines[0])
     # A device has its own clock and runs nothing else: the fewest rounds are enough.
     enough = 0.0 if on_device(engines[0]) else _SECONDS

@@ -1,10 +1,10 @@
 """Measurements of this machine, kept between processes in one SQLite file.
 
-A record is a small dictionary of texts and numbers under a section and a key. Only the module that
-owns a section interprets and validates its records. The file is not trusted: any fault in it causes
-a warning and a new measurement.
+A record is a small dictionary of strings and numbers under a section and a key. Only the module
+that owns a section interprets and validates its records. The file is not trusted: any fault in it
+causes a warning and a new measurement.
 
-SQLite writes each record atomically, one process at a time. Files of other programs are never
+SQLite writes each record atomically, one process at a time. Other programs' files are never
 written to. A section keeps its latest 1024 records.
 
 Functions import the modules for reading and writing, so that `import upconv` stays fast.
@@ -92,7 +92,7 @@ class TuningStore:
             self._run("cleared", ("DELETE FROM records", ()))
 
     def count(self, section: str) -> int:
-        """Number of records in a section."""
+        """Return the number of records in a section."""
         keys = {key for (key,) in self._rows((_KEYS, (section,)))}
         return len(keys | {key for name, key in self._own if name == section})
 
@@ -104,7 +104,7 @@ class TuningStore:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _rows(self, query: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """The rows from the file; none if there is no file."""
+        """Return the rows from the file; none if there is no file."""
         return self._run("read", query) if os.path.lexists(self.path) else []
 
     def _run(self, verb: str, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
@@ -137,7 +137,7 @@ class TuningStore:
 
 
 def _require_own(database: Any) -> None:
-    """Raise `ValueError` for a database of another program; an empty one becomes a store."""
+    """Raise `ValueError` for another program's database; an empty one becomes a store."""
     used = database.execute("SELECT name FROM sqlite_master").fetchall()
     ((application,),) = database.execute("PRAGMA application_id")
     if not used:
@@ -148,6 +148,6 @@ def _require_own(database: Any) -> None:
 
 
 def tuning_file() -> Path:
-    """The path of the store: `UPCONV_TUNING_FILE`, or `tuning.sqlite` in the cache directory."""
+    """Return the store's path: `UPCONV_TUNING_FILE`, or `tuning.sqlite` in the cache directory."""
     chosen = os.environ.get("UPCONV_TUNING_FILE", "").strip()
     return Path(chosen) if chosen else cache_directory() / "tuning.sqlite"

@@ -215,7 +215,7 @@ def test_cupy_arrays(torch) -> None:
     stream.synchronize()
     assert isinstance(y, cupy.ndarray)
     np.testing.assert_allclose(cupy.asnumpy(y), wanted.cpu().numpy(), rtol=1e-4, atol=1e-4)
-    with pytest.raises(upconv.DTypeError, match=r"an array of torch on cuda:0.*one of cupy"):
+    with pytest.raises(upconv.DTypeError, match=r"a torch array on cuda:0.*a cupy array"):
         upconv.conv_transpose(cupy.asarray(x), weight)
 
 
