@@ -20,7 +20,7 @@ decoder (float[1, 64, 16, 16] x) => (float[1, 3, 64, 64] y) {
 
 
 def main() -> None:
-    """Optimise a decoder, rewrite it with a pass, and compare both with the original."""
+    """Optimize a decoder, rewrite it with a pass, and compare both with the original."""
     if not all(map(find_spec, ("onnx", "onnx_ir", "onnxruntime"))):
         print("ONNX's libraries are not installed: pip install '.[onnx]'")
         return

@@ -46,7 +46,7 @@ def main() -> None:
             accelerate(twin, decisions=Path(folder) / "decisions.json")
         assert torch.allclose(twin(noise), model(noise), atol=1e-5)
 
-        model[1].bias.add_(0.5)  # this normalisation may be folded into a weight
+        model[1].bias.add_(0.5)  # this normalization may be folded into a weight
         changed = model(noise)
         assert float((changed - expected).abs().max()) > 1e-3
 
