@@ -1,7 +1,7 @@
 """A decoder block for inference: batch normalization folded into its transposed convolution.
 
-Claims: the folded layer gives the same results as layer and normalization, also for grouped layers
-and with the activation after the normalization; folding does not change the caller's arrays.
+Claims: the folded layer gives the same results as layer plus normalization, even with groups and
+with an activation after the normalization; folding does not change the caller's arrays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import upconv
 
 
 def main() -> None:
-    """Train statistics on a few batches, fold them, and compare."""
+    """Collect statistics from a few batches, fold them, and compare."""
     rng = np.random.default_rng(0)
     groups, layer = 4, {"stride": 2, "padding": 1, "groups": 4}
     weight = (rng.standard_normal((32, 6, 4, 4)) * 0.1).astype(np.float32)

@@ -1,8 +1,8 @@
 """An ONNX decoder, made faster for ONNX Runtime if possible, and verified against the original.
 
-Claims: whatever form is chosen, the model computes the same results; so does a model in which every
-layer is an ordinary convolution and a shuffle. Whether a form wins, and which, depends on the
-machine. Without onnx and ONNX Runtime the script says so and ends.
+Claims: the optimized model computes the same results, and so does a model in which every layer is
+an ordinary convolution and a shuffle. Whether a form wins, and which, depends on the machine.
+Without onnx and ONNX Runtime, the script says so and ends.
 """
 
 from __future__ import annotations
