@@ -103,7 +103,7 @@ def rows(layer: dict) -> str:
         jit, own = found[f"{layout} jit"]["ms"], found[f"{layout} onednn"]
         variants = {k: v for k, v in found.items() if k.startswith(f"{layout} onednn")}
         tuned = min(variants, key=lambda k: variants[k]["ms"])
-        name = tuned.removeprefix(f"{layout} onednn").strip() or "its own choice"
+        name = tuned.removeprefix(f"{layout} onednn").strip() or "default"
         implementation = str(own["by"]).removeprefix("by ").removeprefix("conv:any+")
         cells += [implementation.rpartition("+")[2], f"{own['ms']:.3f}"]
         if layout == "NXC":

@@ -1,7 +1,7 @@
-"""A decoder block for inference: batch normalisation folded into its transposed convolution.
+"""A decoder block for inference: batch normalization folded into its transposed convolution.
 
-Claims: the folded layer gives the same results as layer and normalisation, also for grouped layers
-and with the activation after the normalisation; folding does not change the caller's arrays.
+Claims: the folded layer gives the same results as layer plus normalization, even with groups and
+with an activation after the normalization; folding does not change the caller's arrays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import upconv
 
 
 def main() -> None:
-    """Train statistics on a few batches, fold them, and compare."""
+    """Collect statistics from a few batches, fold them, and compare."""
     rng = np.random.default_rng(0)
     groups, layer = 4, {"stride": 2, "padding": 1, "groups": 4}
     weight = (rng.standard_normal((32, 6, 4, 4)) * 0.1).astype(np.float32)
@@ -31,10 +31,10 @@ def main() -> None:
     assert np.array_equal(weight, before)
 
     x = rng.standard_normal((1, 32, 12, 10)).astype(np.float32)
-    normalised = upconv.batch_norm(
+    normalized = upconv.batch_norm(
         upconv.conv_transpose(x, weight, **layer), gamma, beta, mean, var
     ).y
-    separate = np.maximum(normalised, 0)
+    separate = np.maximum(normalized, 0)
     combined = upconv.conv_transpose(x, *folded, activation="relu", **layer)
     difference = float(np.abs(separate - combined).max())
     print(f"weight {folded.weight.shape}, bias {folded.bias.shape}, groups {groups}")

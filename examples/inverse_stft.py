@@ -2,7 +2,7 @@
 
 An inverse STFT computes a windowed frame of n samples from every spectrum and adds the frames,
 hop samples apart. This is a transposed convolution with kernel n and stride hop. Its input channels
-are the real and imaginary parts; its weight is the rows of the inverse DFT times the window.
+are the real and imaginary parts; its weight holds the rows of the inverse DFT times the window.
 Cropping n/2 at both ends undoes the centring.
 
 Claims: the result equals the frames added one by one; divided by the sum of squared windows, which
@@ -28,7 +28,7 @@ def stft(signal: np.ndarray) -> np.ndarray:
 
 
 def synthesis_weight() -> np.ndarray:
-    """Return (2*bins, 1, N): the frame of a unit real and a unit imaginary part of each bin."""
+    """Return the weight (2*bins, 1, N): frames of unit real, then of unit imaginary bins."""
     units = np.eye(N // 2 + 1)
     real, imaginary = np.fft.irfft(units, n=N), np.fft.irfft(1j * units, n=N)
     return (np.concatenate([real, imaginary]) * WINDOW)[:, None]
@@ -45,7 +45,7 @@ def inverse_stft(spectra: np.ndarray) -> np.ndarray:
 
 
 def overlap_add(spectra: np.ndarray) -> np.ndarray:
-    """Compute the numerator as in a textbook: one frame after another."""
+    """Compute the numerator by the textbook: add one frame at a time."""
     frames = np.fft.irfft(spectra, n=N, axis=0) * WINDOW[:, None]
     total = np.zeros(HOP * (frames.shape[1] - 1) + N)
     for number in range(frames.shape[1]):

@@ -1,7 +1,7 @@
-"""oneDNN's SAME_UPPER as its document and its library define it: one position apart.
+"""oneDNN's SAME_UPPER: documentation and library differ by one position.
 
-Claims: with rule="library" and rule="document" the same attributes pad on opposite sides, so the
-results differ; with either rule the gradients are adjoint to the forward operation.
+Claims: with rule="library" and rule="document" the same attributes pad opposite ends, so the
+results differ; under each rule the gradients are adjoint to the forward operation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from upconv import onednn_graph
 
 
 def main() -> None:
-    """Compute the forward result and both gradients with either rule."""
+    """Compute the forward result and both gradients under each rule."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((2, 6, 7, 4))  # NXC
     w = rng.standard_normal((3, 3, 6, 4))  # XOI

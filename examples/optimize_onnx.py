@@ -1,8 +1,8 @@
 """An ONNX decoder, made faster for ONNX Runtime if possible, and verified against the original.
 
-Claims: whatever form is chosen, the model computes the same results; so does a model in which every
-layer is an ordinary convolution and a shuffle. Whether a form wins, and which, depends on the
-machine. Without onnx and ONNX Runtime the script says so and ends.
+Claims: the optimized model computes the same results, and so does a model in which every layer is
+an ordinary convolution and a shuffle. Whether a form wins, and which, depends on the machine.
+Without onnx and ONNX Runtime, the script says so and ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ decoder (float[1, 64, 16, 16] x) => (float[1, 3, 64, 64] y) {
 
 
 def main() -> None:
-    """Optimise a decoder, rewrite it with a pass, and compare both with the original."""
+    """Optimize a decoder, rewrite it with a pass, and compare both with the original."""
     if not all(map(find_spec, ("onnx", "onnx_ir", "onnxruntime"))):
         print("ONNX's libraries are not installed: pip install '.[onnx]'")
         return

@@ -1,8 +1,8 @@
-"""The sizes of a decoder before anything is allocated: shapes, work, crops for a requested size.
+"""A decoder's sizes before anything is allocated: shapes, work, crops for a requested size.
 
 Claims: each layer's output shape is the next layer's input shape; `output_size` reaches every size;
-a layer that does not fit in memory is refused before anything is allocated; a small layer really
-has the predicted shape.
+a layer that does not fit in memory is refused before anything is allocated; a small layer has the
+predicted shape.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     )
     assert y.shape == (1, 1, 14)
 
-    # A stride with too many digits: its size is computed, its call refused, no memory used.
+    # With too many digits in a stride, the size is computed and the call refused, without memory.
     small = np.ones((1, 1, 3)), np.ones((1, 1, 3))
     print(upconv.output_shape((1, 1, 3), (1, 1, 3), stride=10**14))
     try:

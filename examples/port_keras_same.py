@@ -1,7 +1,7 @@
 """A Keras "same" layer, ported to PyTorch without a shift.
 
 Keras cuts the odd position of "same" from the end. PyTorch has one padding for both ends and can
-add positions back only at the end, so with kernel 3 and stride 2 no arguments of its layer fit. The
+add positions back only at the end, so with kernel 3 and stride 2 none of its arguments fit. The
 usual port, padding 1 and output padding 1, has the right shape but is shifted by one position.
 
 Claims: `translate` says so; the nearest PyTorch layer, cropped as `translate` says, is exact; the
@@ -20,7 +20,7 @@ KERAS = {"kernel_size": (3, 3), "strides": 2, "padding": "same", "input_size": S
 
 
 def as_torch(x: np.ndarray, weight: np.ndarray, **config: object) -> np.ndarray:
-    """Compute PyTorch's layer with these arguments, for NCX data and IOX weights."""
+    """Compute PyTorch's layer with these arguments, on NCX data and with IOX weights."""
     layer = dialects.from_torch(SIZE, **config)
     return upconv.conv_transpose(x, layer.weight(weight), **layer.keywords())
 
@@ -38,7 +38,7 @@ def main() -> None:
     print(f"to PyTorch:  {translation}")
     assert translation.verdict.value == "impossible"
 
-    # Bring the arrays into PyTorch's order, and the weight into the order of the translation.
+    # Transpose the data to PyTorch's order, and the weight as the translation says.
     data = np.moveaxis(x, -1, 1)
     kernel = weight.transpose(translation.weight_permutation)
     expected = np.moveaxis(y, -1, 1)

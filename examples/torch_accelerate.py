@@ -1,7 +1,7 @@
 """A PyTorch generator, accelerated in place, changed, saved and restored.
 
 Claims: results agree before and after; the next call detects a changed parameter; saved decisions
-accelerate a copy in the same way; `restore` restores the original classes. Without PyTorch the
+accelerate a copy in the same way; `restore` restores the original classes. Without PyTorch, the
 script says so and ends.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Build a small DCGAN generator, accelerate it, change it, save decisions, restore it."""
+    """Build a small generator, accelerate it, save the decisions, change it and restore it."""
     if find_spec("torch") is None:
         print("PyTorch is not installed: pip install '.[torch]'")
         return
@@ -46,7 +46,7 @@ def main() -> None:
             accelerate(twin, decisions=Path(folder) / "decisions.json")
         assert torch.allclose(twin(noise), model(noise), atol=1e-5)
 
-        model[1].bias.add_(0.5)  # this normalisation may be folded into a weight
+        model[1].bias.add_(0.5)  # this normalization may be folded into a weight
         changed = model(noise)
         assert float((changed - expected).abs().max()) > 1e-3
 

@@ -21,7 +21,7 @@ MIX = {"padding": "same_upper"}
 
 @dataclass
 class Block:
-    """The block's inputs and parameters; also used for their gradients and for directions."""
+    """The block's inputs and parameters; also holds their gradients, and directions."""
 
     x: np.ndarray
     skip: np.ndarray
@@ -32,7 +32,7 @@ class Block:
 
 
 def forward(block: Block) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result, and the concatenated activations that the backward pass reads."""
+    """Return the result, and the concatenated activations that the backward pass needs."""
     up = upconv.conv_transpose(block.x, block.w_up, block.b_up, activation="relu", **UP)
     joined = np.concatenate([up, block.skip], axis=1)
     return upconv.conv(joined, block.w_mix, block.b_mix, **MIX), joined

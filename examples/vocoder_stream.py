@@ -1,8 +1,8 @@
-"""A vocoder's upsampler, fed frame by frame: the same samples as one call, and no late builds.
+"""A vocoder's upsampler, fed frame by frame: the samples of one call, and no late builds.
 
 Two layers with stride s and kernel 2s, and leaky_relu between them, turn a frame of features into
-audio. The full result of a frame overlaps the next frame's result by k - s positions. So each layer
-keeps that tail, adds it to the beginning of the next result, and returns the finished positions.
+audio. A frame's full result overlaps the next one's by k - s positions. So each layer keeps that
+tail, adds it to the beginning of the next result, and returns the finished positions.
 Bias and activation are applied only to finished positions.
 
 Claims: the stream equals the whole signal with k - s positions cut from the end; two primitives are

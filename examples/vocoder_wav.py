@@ -1,4 +1,4 @@
-"""A small vocoder plays a melody to a WAV file, in chunks and in one run: the bytes are the same.
+"""A small vocoder writes a melody to a WAV file: chunks and one run give the same bytes.
 
 The vocoder is an upsampler that oscillates. A transposed convolution spreads each frame of 20 ms
 over 320 samples, and two residual convolutions follow. The frames arrive one at a time.
@@ -6,7 +6,7 @@ over 320 samples, and two residual convolutions follow. The frames arrive one at
     python examples/vocoder_wav.py [melody.wav]
 
 Claims: the file written in chunks equals the file of one run, byte by byte; each chunk gives 160
-samples. Without a file name the files go to a temporary folder.
+samples. Without a file name, the files go to a temporary folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def vocoder() -> Network:
 
 
 def melody() -> np.ndarray:
-    """Return the notes one after another, 12 frames each, fading out."""
+    """Return the notes in sequence, 12 frames each, fading out."""
     frames = np.zeros((1, len(NOTES), FRAMES), np.float32)
     for number in range(len(NOTES)):
         frames[0, number, 12 * number : 12 * (number + 1)] = np.linspace(1, 0.2, 12)
@@ -58,7 +58,7 @@ def write(path: Path, parts: list[np.ndarray]) -> None:
 
 
 def main() -> None:
-    """Stream the melody to a file, and compare this with the file of one run on all frames."""
+    """Stream the melody to a file, and compare it with the file from one run on all frames."""
     network, notes = vocoder(), melody()
     # `chunk=FRAMES` selects the kernels that one run on all frames uses, so the bits are the same.
     stream = network.stream(algorithm="direct", chunk=FRAMES)
