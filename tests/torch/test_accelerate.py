@@ -435,6 +435,6 @@ def test_a_model_in_bfloat16_is_judged_by_float32_where_pytorch_is_rough(monkeyp
         exact = copy.deepcopy(model).float()(x.float())
     assert truth.dtype == "float32"
     assert torch.equal(torch.from_numpy(truth), exact)
-    assert chosen._is_short()
+    assert chosen._is_16_bit()
     monkeypatch.setattr(copy, "deepcopy", lambda _: (_ for _ in ()).throw(RuntimeError))
     assert chosen._in_float32() == []
