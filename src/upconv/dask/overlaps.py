@@ -31,7 +31,7 @@ from ..problem import DataLayout, Direction, Problem
 from ..shapes import Signature
 
 _TERMS_PER_TASK = 8  # terms of a weight gradient that one task adds
-_MOST_TASKS = 1 << 20  # per result; Dask's schedulers are slow with far fewer
+_MAX_TASKS = 1 << 20  # per result; Dask's schedulers are slow with far fewer
 
 Span = tuple[int, int]
 Cut = tuple[slice, ...]
@@ -216,9 +216,9 @@ _LARGER = "Pass larger chunks, as in chunks=(256, 256)."
 
 def require_few(count: int, chunks: Any) -> None:
     """Refuse more tasks than Dask's schedulers can handle."""
-    if count > _MOST_TASKS:
+    if count > _MAX_TASKS:
         got = f"{brief(chunks)}, which makes {count} tasks"
-        raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
+        raise ArgumentError("chunks", got, f"at most {_MAX_TASKS} tasks for a result", _LARGER)
 
 
 def _ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:

@@ -23,7 +23,7 @@ from .operators import ConvolutionOperator, operator_of, order_of
 
 _METHODS = ("lsqr", "cg")
 _BORDERS = ("zero", "circular")
-_MOST_DAMP = 1e150  # its square does not overflow
+_MAX_DAMP = 1e150  # its square does not overflow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ def deconvolve(
     y, weight = y_array.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
-    damp = number("damp", damp, 0, _MOST_DAMP, "0 means no damping.")
+    damp = number("damp", damp, 0, _MAX_DAMP, "0 means no damping.")
     tolerance = number("tolerance", tolerance, 0, remedy="It is relative, such as 1e-12.")
     order = order_of(weight_layout, transposed)
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, order)

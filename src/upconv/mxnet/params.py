@@ -34,7 +34,7 @@ Name: TypeAlias = str | os.PathLike[str]
 
 _LIST, _FIRST, _SECOND, _NUMPY = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 TYPES = ["<f4", "<f8", "<f2", "|u1", "<i4", "|i1", "<i8", "|b1", "<i2", "<u2", "<u4", "<u8"]
-_BFLOAT16, _INDICES, _MOST_AXES = 12, (4, 6), 32
+_BFLOAT16, _INDICES, _MAX_AXES = 12, (4, 6), 32
 _HEADER = re.compile(
     rb"\x93NUMPY(?s:\x01\0..|[\x02\x03]\0....)\{'descr': '([^']*)', "
     rb"'fortran_order': False, 'shape': \(([\d, ]{0,999})\), \} *\n"
@@ -155,7 +155,7 @@ class _Reader:
 
     def shape(self, least: int = 1, rank: int | None = None, size: str = "q") -> tuple[int, ...]:
         rank = self.numbers("i")[0] if rank is None else rank
-        _require(least <= rank <= _MOST_AXES, f"an array has {rank} axes")
+        _require(least <= rank <= _MAX_AXES, f"an array has {rank} axes")
         sizes = self.numbers(f"{rank}{size}")
         # NumPy refuses even an empty array if the product of its other sizes is too large.
         countable = min(sizes, default=0) >= 0 and prod(size or 1 for size in sizes) < 1 << 60

@@ -14,7 +14,7 @@ from ..checks import boolean, frozen, number, one_of
 from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
 
-_MOST_VECTORS = 32
+_MAX_VECTORS = 32
 """Upper bound of the per-channel float64 arrays that a call has at any time."""
 
 
@@ -58,7 +58,7 @@ class ChannelAxis:
             expected = f"at least 1 channel on axis {index}"
             remedy = "Only the other axes may be empty."
             raise ShapeError("x.shape", str(x.shape), expected, remedy)
-        memory.require(8 * _MOST_VECTORS * channels, f"computing statistics of {channels} channels")
+        memory.require(8 * _MAX_VECTORS * channels, f"computing statistics of {channels} channels")
         return cls(x.shape, index, channels, x.size // channels, element_type("x", x.dtype))
 
     def parameter(self, name: str, value: object, *, any_type: bool = False) -> Array | None:
