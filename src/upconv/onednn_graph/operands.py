@@ -1,6 +1,6 @@
 """One oneDNN Graph operation as a transposed convolution: x, y and the weight, and its axes.
 
-All names here are of a transposed convolution: x has I positions and C_in channels, y has O
+All names here are a transposed convolution's: x has I positions and C_in channels, y has O
 positions and C_out channels, the weight couples them. Every operation is a derivative of that form:
 
     operation                       x           y           makes
@@ -67,7 +67,7 @@ class Attributes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The name and shape of x or y as the caller gave it."""
+    """The caller's name for x or y, and its shape."""
 
     name: str
     shape: Shape
@@ -75,7 +75,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """`layer` is the transposed convolution; `regrouped`: whether the weight is the document's."""
+    """A transposed convolution, and whether its weight must be `regrouped` from the document's."""
 
     layer: Layer
     regrouped: bool
@@ -103,12 +103,12 @@ def operands(
     *,
     output_padding: object = None,
     dst_shape: object = None,
-    usual: bool = False,
+    library_same: bool = False,
 ) -> Operands:
     """Return an operation's problem, from the shapes of its weight and of x, y or both (`tensors`).
 
-    `usual`: both rules use the library's SAME, as for Convolution, which the document does not
-    define. Raises `ArgumentError` or `ShapeError` for arguments that do not fit together.
+    library_same: whether both rules use the library's SAME, as for Convolution, which the document
+    does not define. Raises `ArgumentError` or `ShapeError` for arguments that do not fit together.
     """
     for name in attributes.keys() - Attributes.__annotations__.keys():
         known = ", ".join(Attributes.__annotations__)
@@ -133,7 +133,7 @@ def operands(
         dst_shape = tensors["y"].shape
     size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], window, mode)
     extra = arguments.per_axis("output_padding", output_padding, rank, low=0, absent=0)
-    reader = Rule.LIBRARY if usual else rule
+    reader = Rule.LIBRARY if library_same else rule
     try:
         axes = axes_of(size, window, mode, reader, extra, dst_shape, layout)
     except ArgumentError as error:
@@ -150,7 +150,7 @@ def operands(
 
 
 def _rank(tensors: Mapping[str, Data]) -> int:
-    """Number of spatial axes of the operands, which must agree."""
+    """Return the operands' number of spatial axes, which must agree."""
     first, *others = tensors.values()
     rank = len(first.shape) - 2
     if not 1 <= rank <= 3:
@@ -166,7 +166,7 @@ def _rank(tensors: Mapping[str, Data]) -> int:
 def _channels(
     shape: Shape, order: WeightLayout, rank: int, groups: int, *, documented: bool
 ) -> tuple[int, int, Shape]:
-    """C_in, C_out and the kernel of a weight."""
+    """Return a weight's C_in, C_out and kernel."""
     if len(shape) != rank + 2:
         expected = f"{rank + 2} dimensions, like the data"
         raise ShapeError("the weight's shape", str(shape), expected)
@@ -179,7 +179,7 @@ def _channels(
 
 
 def _spatial(data: Data, layout: DataLayout, channels: int, weight: Shape) -> Shape:
-    """The spatial size of x or y, whose channels are the weight's."""
+    """Return the spatial size of x or y, whose channels must match the weight's."""
     _, got, *size = (data.shape[axis] for axis in layout.to_ncx(len(data.shape) - 2))
     if got != channels:
         raise ShapeError(
@@ -199,7 +199,7 @@ def _check_batch(tensors: Mapping[str, Data], layout: DataLayout) -> None:
 
 
 def _auto_pad(value: object, rule: Rule) -> AutoPad:
-    """Parse auto_pad in the spelling of the rule; None is no auto_pad."""
+    """Parse auto_pad in the rule's spelling; None means no auto_pad."""
     if value is None:
         return AutoPad.NONE
     words = {mode.value.lower() if rule is Rule.DOCUMENT else mode.value: mode for mode in AutoPad}
