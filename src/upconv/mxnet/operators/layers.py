@@ -31,7 +31,7 @@ _GATES: dict[str, tuple[Any, Any]] = {
 
 
 def _slope(c: Call, x: Array, *gamma: Array) -> Any:
-    """Return the factor of negative values; in training, rrelu draws it."""
+    """Return the factor for negative values; in training, rrelu draws it."""
     p = c.p
     if p.act_type == "prelu":
         return gamma[0].reshape((-1,) + (1,) * (x.ndim - 2))
@@ -86,9 +86,9 @@ def _connect_gradients(c: Call, grad: Array) -> list[Array]:
 
 
 def softmax_axis(p: Attributes) -> int | None:
-    """Return the axis of a softmax; None stands for all axes but the batch.
+    """Return a softmax's axis; None means all axes but the batch.
 
-    The older operators take the channels, the last axis, or all axes but the batch.
+    The older operators use the channels, the last axis, or all axes but the batch.
     """
     if hasattr(p, "axis"):
         return int(p.axis)
@@ -98,7 +98,7 @@ def softmax_axis(p: Attributes) -> int | None:
 
 
 def _rows(p: Attributes, x: Array) -> tuple[Array, int]:
-    """Return x and the axis of a softmax; for all axes but the batch, x is flattened."""
+    """Return x and a softmax's axis; for all axes but the batch, flatten x."""
     axis = softmax_axis(p)
     return (x.reshape(len(x), -1), -1) if axis is None else (x, axis)
 
