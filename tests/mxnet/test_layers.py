@@ -121,3 +121,10 @@ def test_new_operators_have_mxnets_values():
     for wrong in (lambda: nd.broadcast_to(a, shape=(3,)), lambda: nd.where(x, b, b)):
         with pytest.raises(mx.MXNetError, match="expected"):
             wrong()
+
+
+def test_a_large_channel_changes_only_its_neighbours_response():
+    x = np.ones((1, 6, 1))
+    expected = nd.LRN(nd.array(x), nsize=3).asnumpy()[0, 3:]
+    x[0, 1] = 1e10  # its square absorbs the sums of later channels
+    np.testing.assert_array_equal(nd.LRN(nd.array(x), nsize=3).asnumpy()[0, 3:], expected)

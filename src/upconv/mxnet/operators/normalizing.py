@@ -79,9 +79,8 @@ def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None
 def _neighbours(x: Array, nsize: int) -> Array:
     """Sum over the nsize channels around each channel, as far as these exist."""
     half = nsize // 2
-    padded = np.pad(x, [(0, 0), (half + 1, half), *[(0, 0)] * (x.ndim - 2)])
-    sums = padded.cumsum(1, dtype=np.float64)
-    return np.asarray(sums[:, nsize:] - sums[:, :-nsize], x.dtype)
+    padded = np.pad(x, [(0, 0), (half, half), *[(0, 0)] * (x.ndim - 2)]).astype(np.float64)
+    return np.asarray(sum(padded[:, i : i + x.shape[1]] for i in range(nsize)), x.dtype)
 
 
 def _respond(c: Call, data: Array) -> tuple[Array, Array]:
