@@ -98,6 +98,8 @@ def test_lambdas():
     (lambda: nn.InstanceNorm(axis=2), "axis is 2"),
     (lambda: nn.SELU(alpha=1), "SELU has no argument 'alpha'"),
     (lambda: nd.InstanceNorm(nd.ones((2, 3)), nd.ones((3,)), nd.ones((3,))), "three axes"),
+    (lambda: nd.LRN(nd.ones((1, 4, 1)), nsize=4), "nsize is 4; expected an odd number"),
+    (lambda: nd.Dropout(nd.ones((1,)), p=5), "p is 5.0; expected a number from 0 to 1"),
 ])  # fmt: skip
 def test_what_is_wrong_is_refused(call, words):
     with pytest.raises(mx.MXNetError, match=words):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...activations import erf
 from ...dialects.mxnet_attributes import Attributes
+from ...errors import ArgumentError
 from ..random import generator
 from .elementwise import UNARY, summed_to
 from .table import Array, Call, Shapes, define, following, same_shape
@@ -148,6 +149,11 @@ def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
     return [np.asarray(result * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
 
 
+def _check_rate(p: Attributes) -> None:
+    if not 0 <= p.p <= 1:
+        raise ArgumentError("p", str(p.p), "a number from 0 to 1")
+
+
 def _drop(c: Call, x: Array) -> tuple[Array, Array]:
     mask = np.ones(x.shape, x.dtype)
     if c.training or c.p.mode == "always":
@@ -221,4 +227,5 @@ define(
     attributes="p:number=0.5 mode:training|always=training axes:shape=() cudnn_off:bool?=False",
     shapes=lambda p, inputs, outputs: (inputs, inputs * 2),
     outputs=lambda p: ("output", "mask"),
+    check=_check_rate,
 )

@@ -83,6 +83,11 @@ def _neighbours(x: Array, nsize: int) -> Array:
     return np.asarray(sum(padded[:, i : i + x.shape[1]] for i in range(nsize)), x.dtype)
 
 
+def _require_odd(p: Attributes) -> None:
+    if p.nsize % 2 == 0:
+        raise ArgumentError("nsize", str(p.nsize), "an odd number")
+
+
 def _respond(c: Call, data: Array) -> tuple[Array, Array]:
     norm = c.p.knorm + c.p.alpha / c.p.nsize * _neighbours(data * data, c.p.nsize)
     return data * norm**-c.p.beta, norm.astype(data.dtype)
@@ -161,4 +166,5 @@ define(
     attributes="alpha:number=1e-4 beta:number=0.75 knorm:number=2 nsize:count",
     shapes=lambda p, inputs, outputs: (inputs, inputs * 2),
     outputs=lambda p: ("output", "tmp_norm"),
+    check=_require_odd,
 )
