@@ -4,7 +4,7 @@ Both call cuDNN, but differently: upconv adds bias, residual and activation in t
 cuDNN can fuse them, and chooses among more plans. Only a measurement shows which is faster. So each
 signature is measured once, as PyTorch measures its own algorithms: in the first call under
 `torch.backends.cudnn.benchmark = True`, but never while a CUDA graph is being captured. PyTorch
-computes all calls under autocast, and all signatures that did not measure 3% faster in upconv.
+computes all calls under autocast, and all signatures not measured as 3% faster in upconv.
 
 Both obey PyTorch's settings: whether cuDNN is enabled, whether results must be deterministic, and
 whether TF32 is allowed.

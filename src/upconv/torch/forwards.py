@@ -157,9 +157,9 @@ class Forward:
         if fixed is None or fixed.seconds > _LONG_CAPTURE:
             return capture(open_sizes=False)
         opened = capture(open_sizes=True)
-        whole = len(opened.parts) <= len(fixed.parts) and opened.layers >= fixed.layers
+        is_complete = len(opened.parts) <= len(fixed.parts) and opened.layers >= fixed.layers
         is_last = len(self._captures) == _MAX_CAPTURES - 1
-        return opened if whole or is_last else capture(open_sizes=False)
+        return opened if is_complete or is_last else capture(open_sizes=False)
 
     def _is_plain(self) -> bool:
         """Whether no mode is active that a graph would ignore, or that must see all modules."""

@@ -66,7 +66,7 @@ def is_convolution(node: fx.Node) -> bool:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether a node with a row may return memory of its first argument."""
+    """Whether a node with a row may return a view of its first argument."""
     return operation_of(node) in _VIEWS
 
 

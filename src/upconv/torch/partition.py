@@ -25,7 +25,7 @@ _MAX_CHOICES = 8
 def partition(
     module: fx.GraphModule, weights: set[fx.Node], refused: Mapping[fx.Node, str]
 ) -> tuple[Support, list[list[fx.Node]]]:
-    """Return the support by which the parts were chosen, and the nodes of those with a convolution.
+    """Return the final support, and the nodes of each part that has a convolution.
 
     If a value would cross a part's border in another order of axes, its node and its readers in
     that order are left to PyTorch. The parts are then chosen again.

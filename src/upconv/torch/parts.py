@@ -234,7 +234,7 @@ def hand_over(
         if reason:
             support.refuse(nodes, reason)
         else:
-            support.taken.update(nodes)
+            support.in_parts.update(nodes)
             parts.append(Part(nodes, support.weights))
     for node in reversed([node for node in module.graph.nodes if node in support.weights]):
         if node.op.startswith("call_") and not node.users:

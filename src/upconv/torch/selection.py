@@ -61,7 +61,7 @@ class Selection:
         self.timed = max(examples, key=_elements)
         self._runs = _RUNS_OF_CHOICE[0]
         self._forward = Forward(model, refused)
-        self._taken: list[Candidate] = []
+        self._selected: list[Candidate] = []
 
     def result(self, training: bool) -> Report:
         """Return the decisions; afterwards no layer or part is installed."""
@@ -75,8 +75,8 @@ class Selection:
             if choice.name != PARTS or self.parts_why:
                 choice = replace(choice, name=PYTORCH)
                 self._measure_layers()
-                choice = self._choose(LAYERS) if self._taken else choice
-        for layer in self._taken if choice.name == LAYERS else ():
+                choice = self._choose(LAYERS) if self._selected else choice
+        for layer in self._selected if choice.name == LAYERS else ():
             self._change(layer, inference=True)
         if training:
             self.budget.runs = MOST_RUNS
@@ -134,7 +134,7 @@ class Selection:
         self._switch(PYTORCH)
 
     def _measure_layers(self) -> None:
-        """Measure each layer in place, and fill `_taken`."""
+        """Measure each layer in place, and fill `_selected`."""
         rounds = min(_MAX_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
         table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
         for layer, samples in table.items():
@@ -143,7 +143,7 @@ class Selection:
             verdict = samples.verdict()
             self.rows[layer] = replace(self.rows[layer], **verdict._asdict())
             if not verdict.why:
-                self._taken.append(layer)
+                self._selected.append(layer)
 
     # The choice -----------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Selection:
         for layer in self.layers:
             layer.remove()
         if name == LAYERS:
-            for layer in self._taken:
+            for layer in self._selected:
                 layer.install(inference=True, training=0)
         if name == PARTS:
             set_forward(self.model, self._forward)

@@ -43,7 +43,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         self._nodes = list(module.graph.nodes)
         self._written = _written(self._nodes)
         self.weights: set[fx.Node] = set()
-        self.taken: set[fx.Node] = set()
+        self.in_parts: set[fx.Node] = set()
         for node in self._nodes:
             if node in weights or _is_weight(node) or self._derives_from_weights(node):
                 self.weights.add(node)
@@ -101,7 +101,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         return {
             f"{node.name} ({name_of(node) or node.target})": reason or alone
             for node, reason in self._reasons.items()
-            if node not in self.taken
+            if node not in self.in_parts
         }
 
     def _refusal(self, node: fx.Node) -> str:
