@@ -213,7 +213,7 @@ def _require_documented(output_padding: object, rule: object) -> None:
 def _forward(
     read: Read, name: str, x: Any, weights: Any, bias: Any, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """Return y, given x and the weight; `name` is the caller's name for x."""
+    """Compute y from x and the weight; `name` is the caller's name for x."""
     x, weights = as_array(name, x), as_array("weights", weights)
     operation = read(weights.shape, {"x": Data(name, x.shape)})
     weight = operation.library_weight(weights)
@@ -223,7 +223,7 @@ def _forward(
 def _input_gradient(
     read: Read, name: str, y: Any, weights: Any, bias: Any, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """Return x, given y and the weight: an ordinary convolution, with O and I swapped."""
+    """Compute x from y and the weight: an ordinary convolution, with O and I swapped."""
     y, weights = as_array(name, y), as_array("weights", weights)
     operation = read(weights.shape, {"y": Data(name, y.shape)})
     keywords = operation.layer.keywords()

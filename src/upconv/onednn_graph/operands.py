@@ -1,6 +1,6 @@
 """One oneDNN Graph operation as a transposed convolution: x, y and the weight, and its axes.
 
-All names here are a transposed convolution's: x has I positions and C_in channels, y has O
+All names here refer to a transposed convolution: x has I positions and C_in channels, y has O
 positions and C_out channels, the weight couples them. Every operation is a derivative of that form:
 
     operation                       x           y           makes
@@ -75,7 +75,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """A transposed convolution, and whether its weight must be `regrouped` from the document's."""
+    """The transposed convolution; `regrouped`: whether the weight has the document's order."""
 
     layer: Layer
     regrouped: bool
@@ -150,7 +150,7 @@ def operands(
 
 
 def _rank(tensors: Mapping[str, Data]) -> int:
-    """Return the operands' number of spatial axes, which must agree."""
+    """Return the number of spatial axes, on which the operands must agree."""
     first, *others = tensors.values()
     rank = len(first.shape) - 2
     if not 1 <= rank <= 3:
@@ -166,7 +166,7 @@ def _rank(tensors: Mapping[str, Data]) -> int:
 def _channels(
     shape: Shape, order: WeightLayout, rank: int, groups: int, *, documented: bool
 ) -> tuple[int, int, Shape]:
-    """Return a weight's C_in, C_out and kernel."""
+    """Return C_in, C_out and the kernel of a weight."""
     if len(shape) != rank + 2:
         expected = f"{rank + 2} dimensions, like the data"
         raise ShapeError("the weight's shape", str(shape), expected)
@@ -179,7 +179,7 @@ def _channels(
 
 
 def _spatial(data: Data, layout: DataLayout, channels: int, weight: Shape) -> Shape:
-    """Return the spatial size of x or y, whose channels must match the weight's."""
+    """Return the spatial size of x or y, whose channels are the weight's."""
     _, got, *size = (data.shape[axis] for axis in layout.to_ncx(len(data.shape) - 2))
     if got != channels:
         raise ShapeError(
