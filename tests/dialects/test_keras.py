@@ -35,7 +35,7 @@ def test_a_whole_configuration_is_read_and_translated(config):
 REFUSED = [
     ({"groups": 2}, "groups is 2; expected 1. These Keras layers do not support groups."),
     ({"groups": 0}, "groups is 0; expected an integer >= 1."),
-    ({"data_format": None}, "data_format is None (NoneType); expected text."),
+    ({"data_format": None}, "data_format is None (NoneType); expected a string."),
 ]
 
 

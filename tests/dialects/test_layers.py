@@ -29,32 +29,32 @@ from upconv.problem import DataLayout, WeightLayout
 
 UNSAYABLE = [
     (to_torch, Layer((Axis(5, 3, 2, 1, 0, 1),)),
-     ("axis 0 is cropped by 0 at its begin and 1 at its end, and PyTorch has one padding for "
-      "both ends, so it cannot crop the end more than the begin.")),
+     ("axis 0 is cropped by 0 at its start and 1 at its end, and PyTorch has one padding for "
+      "both ends, so it cannot crop the end more than the start.")),
     (to_torch, Layer((Axis(5, 3), Axis(5, 3, 2, 1, -1, 0))),
-     ("axis 1 is cropped by -1 at its begin and 0 at its end, and PyTorch cannot add positions "
-      "at a begin: its padding is >= 0.")),
+     ("axis 1 is cropped by -1 at its start and 0 at its end, and PyTorch cannot add positions "
+      "at the start: its padding is >= 0.")),
     (to_torch, Layer((Axis(5, 3, 2, 1, 1, -1),)),
-     ("axis 0 is cropped by 1 at its begin and -1 at its end, and PyTorch would need output "
+     ("axis 0 is cropped by 1 at its start and -1 at its end, and PyTorch would need output "
       "padding 2, which must be less than max(stride, dilation) = 2.")),
     (to_torch, Layer((Axis(1, 2, 1, 1, 1, 1),)),
-     ("axis 0 is cropped by 1 at its begin and 1 at its end, and PyTorch refuses an output of "
+     ("axis 0 is cropped by 1 at its start and 1 at its end, and PyTorch refuses an output of "
       "0 positions, fewer than 1.")),
     (to_torch, Layer((Axis(1, 1),) * 4),
      "the layer has 4 spatial axes, and PyTorch has at most 3."),
     (to_onnx, Layer((Axis(5, 3, 2, 1, 0, -2),)),
-     ("axis 0 is cropped by 0 at its begin and -2 at its end, and ONNX would need output "
+     ("axis 0 is cropped by 0 at its start and -2 at its end, and ONNX would need output "
       "padding 2, which must be less than max(stride, dilation) = 2.")),
     (to_mxnet, Layer((Axis(5, 3, 2, 3, 1, -1),)),
-     ("axis 0 is cropped by 1 at its begin and -1 at its end, and MXNet would need output "
+     ("axis 0 is cropped by 1 at its start and -1 at its end, and MXNet would need output "
       "padding 2, which must be less than the stride = 2.")),
     (to_mxnet, Layer((Axis(5, 3, 1, 2),) * 3),
      "the layer is dilated, and MXNet has no dilation with 3 spatial axes."),
     (to_onednn_graph, Layer((Axis(5, 3, 1, 1, 0, -1),)),
-     ("axis 0 is cropped by 0 at its begin and -1 at its end, and oneDNN Graph would need "
+     ("axis 0 is cropped by 0 at its start and -1 at its end, and oneDNN Graph would need "
       "output padding 1, which must be less than the stride = 1.")),
     (to_keras, Layer((Axis(5, 3, 2, 1, 1, 0),)),
-     ('axis 0 is cropped by 1 at its begin and 0 at its end, and Keras has only "valid", '
+     ('axis 0 is cropped by 1 at its start and 0 at its end, and Keras has only "valid", '
       '"same" and an output_padding below the stride, one mode for all axes; the nearest of '
       "those crops 0 and 0.")),
     (to_keras, Layer((Axis(5, 3, 2, 2),)),

@@ -62,7 +62,7 @@ def test_later_ones_are_kept_too():
 ])  # fmt: skip
 def test_others_are_refused(call):
     with pytest.raises(
-        ValueError, match=r"expected (a dict of )?text|a shape such|__foo__|'foo'; expected one of"
+        ValueError, match=r"expected a (dict of )?string|a shape such|__foo__|'foo'; expected one"
     ):
         call()
 

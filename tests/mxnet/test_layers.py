@@ -98,6 +98,8 @@ def test_lambdas():
     (lambda: nn.InstanceNorm(axis=2), "axis is 2"),
     (lambda: nn.SELU(alpha=1), "SELU has no argument 'alpha'"),
     (lambda: nd.InstanceNorm(nd.ones((2, 3)), nd.ones((3,)), nd.ones((3,))), "three axes"),
+    (lambda: nd.LRN(nd.ones((1, 4, 1)), nsize=4), "nsize is 4; expected an odd number"),
+    (lambda: nd.Dropout(nd.ones((1,)), p=5), "p is 5.0; expected a number from 0 to 1"),
 ])  # fmt: skip
 def test_what_is_wrong_is_refused(call, words):
     with pytest.raises(mx.MXNetError, match=words):
@@ -121,3 +123,10 @@ def test_new_operators_have_mxnets_values():
     for wrong in (lambda: nd.broadcast_to(a, shape=(3,)), lambda: nd.where(x, b, b)):
         with pytest.raises(mx.MXNetError, match="expected"):
             wrong()
+
+
+def test_a_large_channel_changes_only_its_neighbours_response():
+    x = np.ones((1, 6, 1))
+    expected = nd.LRN(nd.array(x), nsize=3).asnumpy()[0, 3:]
+    x[0, 1] = 1e10  # its square absorbs the sums of later channels
+    np.testing.assert_array_equal(nd.LRN(nd.array(x), nsize=3).asnumpy()[0, 3:], expected)

@@ -181,7 +181,7 @@ def changed(change):
 class TestHostileGraphs:
     @pytest.mark.parametrize("text", ["[1, 2]", "3", "null", "{}", '"x"', '{"nodes": []}'])
     def test_a_json_that_is_no_graph(self, text):
-        says = "list.json is not a graph of MXNet: it is .*; expected an object with nodes and head"
+        says = "list.json is not an MXNet graph: it is .*; expected an object with nodes and head"
         with pytest.raises(ModelError, match=says) as caught:
             symbol.load_json(text, "list.json")
         assert "Error(" not in str(caught.value)
@@ -380,7 +380,7 @@ class TestCommands:
             (("run", *files("vocoder"), "-o", "y.npy"), b".npz"),
             (("run", files("vocoder")[0]), b"without PARAMS, parameters are inputs too"),
             (("info", "nowhere.json"), b"No such file"),
-            (("info", files("vocoder")[1]), b"is not a graph of MXNet"),
+            (("info", files("vocoder")[1]), b"is not an MXNet graph"),
             (("info", *files("vocoder")[::-1]), b"error: "),
             (("to-onnx", *files("vocoder"), "-o", "net.txt"), b".onnx"),
         ],

@@ -267,7 +267,7 @@ class TestModels:
         model = drawn(graph, data=SHAPE)
         x = np.random.default_rng(1).standard_normal(SHAPE, np.float32)
         same(model.run(data=x), plain(model, data=x))
-        assert "_npi_add: networks compute float32" in model.explain(data=x)
+        assert "_npi_add: networks compute only float32" in model.explain(data=x)
 
     def test_shapes_that_are_equal_for_one_input_alone(self):
         low = F.Pooling(X, kernel=(1, 1), stride=(4, 4), pooling_convention="full")
@@ -285,7 +285,7 @@ class TestModels:
         x = np.random.default_rng(1).standard_normal(SHAPE).astype(dtype)
         for y, z in zip(model.run(data=x), plain(model, data=x), strict=True):
             np.testing.assert_array_equal(y, z)
-        assert "networks compute float32" in model.explain(data=x)
+        assert "networks compute only float32" in model.explain(data=x)
 
     def test_infinite_weights_are_left_to_the_operators(self):
         model = drawn(behind(F.tanh), data=SHAPE)
@@ -433,7 +433,7 @@ class TestGluon:
         net.hybridize()
         for _ in range(3):
             same([net(self.x).asnumpy()], [expected])
-        assert net.explain(self.x).startswith("It takes no symbols: AttributeError: ")
+        assert net.explain(self.x).startswith("It does not accept symbols: AttributeError: ")
 
     def test_blocks_that_are_not_hybridized_say_so(self):
         assert generator().explain(self.x) == "The block is not hybridized."

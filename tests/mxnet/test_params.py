@@ -175,7 +175,7 @@ def test_files_by_hand_that_mxnet_reads_so(kind, tmp_path):
 
 BAD = {
     "nothing": (b"", "the header, byte 0: the file ends, 24 bytes are missing"),
-    "other header": (listed(head=0x113, names=()), "no list of arrays begins here"),
+    "other header": (listed(head=0x113, names=()), "no list of arrays starts here"),
     "many arrays": (struct.pack("<QQQ", 0x112, 0, 1 << 60), "array 1 of 1152921504606846976"),
     "type 13": (listed(dense(13, 4, data=FOUR)), "array 1 of 1, byte 56: an element type is 13"),
     "type -1": (listed(dense(-1, 4, data=FOUR)), "an element type is -1"),
@@ -193,7 +193,7 @@ BAD = {
     "same name": (listed(*[dense(0, 4, data=FOUR)] * 2, names=(b"a", b"a")), "the same name"),
     "no text": (listed(dense(0, 4, data=FOUR), names=(b"\xff",)), "the names, byte .*utf-8"),
     "long name": (listed(dense(0, 4, data=FOUR))[:-9] + b"\xff" * 9, "the names"),
-    "more": (listed(dense(0, 4, data=FOUR)) + b"\0", "there is more in the file"),
+    "more": (listed(dense(0, 4, data=FOUR)) + b"\0", "more data follows in the file"),
     "large rows": (rows(shape(1 << 40), 0, 1, 2), "bytes expands to 1099511627776"),
     "row beyond": (rows(shape(4), 1, 2, 4), "do not fit each other"),
     "row below": (rows(shape(4), -1, 2, 3), "do not fit each other"),
@@ -233,11 +233,11 @@ BAD_ARCHIVES = {
     "short": (archive(data=npy(HEADER.format("<f8", False, "(2,)"), b"x" * 15)), "are missing"),
     "long": (archive(data=npy(HEADER.format("<f8", False, "(1,)"), b"x" * 9)), "has more bytes"),
     "long number": (archive(data=npy(HEADER.format("<f8", False, f"({'9' * 998},)"))), "missing"),
-    "turned": (archive(data=npy(HEADER.format("<f8", True, "()"), b"x" * 8)), "no .npy of numbers"),
-    "code": (archive(data=npy("__import__('os')")), "no .npy of numbers"),
-    "text": (archive("a.txt", data=b"text"), "no .npy"),
+    "turned": (archive(data=npy(HEADER.format("<f8", True, "()"), b"x" * 8)), "not a .npy of"),
+    "code": (archive(data=npy("__import__('os')")), "not a .npy of"),
+    "text": (archive("a.txt", data=b"text"), "not a .npy"),
     "bomb": (archive(method=zipfile.ZIP_DEFLATED, data=bytes(1 << 24)), "bytes expands to"),
-    "method": (archive(method=zipfile.ZIP_BZIP2, data=npy("")), "no .npy of numbers"),
+    "method": (archive(method=zipfile.ZIP_BZIP2, data=npy("")), "not a .npy of"),
     "torn": (archive(data=npy(HEADER.format("<f8", False, "()"), b"x" * 8))[:-4], "not a zip file"),
 }
 

@@ -197,7 +197,7 @@ class TestBlocks:
 
         net = New()
         net.initialize()
-        with pytest.raises(mx.MXNetError, match=r"New has a forward .* define infer_shape"):
+        with pytest.raises(mx.MXNetError, match=r"New defines forward.* define infer_shape"):
             net(nd.ones((2, 3)))
 
     def test_constants(self):

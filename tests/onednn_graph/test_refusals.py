@@ -57,11 +57,11 @@ ATTRIBUTES = [
     ({"auto_pad": "VALID", "rule": "document"}, ArgumentError,
      ("auto_pad is 'VALID'; expected one of none, valid, same_upper, same_lower, by rule"
       " 'document'.")),
-    ({"auto_pad": 1}, DTypeError, "auto_pad is 1 (int); expected text."),
+    ({"auto_pad": 1}, DTypeError, "auto_pad is 1 (int); expected a string."),
     ({"rule": "docs"}, ArgumentError, "rule is 'docs'; expected one of 'library', 'document'."),
     ({"data_format": "NHWC"}, ArgumentError,
      "data_format is 'NHWC'; expected one of 'NCX', 'NXC'."),
-    ({"data_format": None}, DTypeError, "data_format is None (NoneType); expected text."),
+    ({"data_format": None}, DTypeError, "data_format is None (NoneType); expected a string."),
     ({"weights_format": "NXO"}, ArgumentError, "weights_format is 'NXO'; expected one of X..."),
 ]  # fmt: skip
 

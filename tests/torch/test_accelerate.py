@@ -429,12 +429,12 @@ def test_a_model_in_bfloat16_is_judged_by_float32_where_pytorch_is_rough(monkeyp
     model = nn.Sequential(*layers).eval().bfloat16()
     chosen = selection.Selection.__new__(selection.Selection)
     x = torch.randn(1, 48, 300).bfloat16()
-    vars(chosen).update(model=model, timed=((x,), {}), layers=[], _taken=[])
+    vars(chosen).update(model=model, timed=((x,), {}), layers=[], _selected=[])
     (truth,) = chosen._in_float32()
     with torch.no_grad():
         exact = copy.deepcopy(model).float()(x.float())
     assert truth.dtype == "float32"
     assert torch.equal(torch.from_numpy(truth), exact)
-    assert chosen._is_short()
+    assert chosen._is_16_bit()
     monkeypatch.setattr(copy, "deepcopy", lambda _: (_ for _ in ()).throw(RuntimeError))
     assert chosen._in_float32() == []

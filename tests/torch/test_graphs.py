@@ -99,7 +99,7 @@ def test_inductor_takes_the_rest_and_shapes_may_change(upconv_is_faster) -> None
 def test_weights_of_a_compiled_model_stay_packed_however_many(
     monkeypatch, upconv_is_faster
 ) -> None:
-    monkeypatch.setattr(packing, "_MOST_BYTES", 0)  # more than the table holds
+    monkeypatch.setattr(packing, "_MAX_BYTES", 0)  # more than the table holds
     # float64, which networks do not compute: each convolution is one operator.
     model = nn.Sequential(*(nn.Conv1d(4, 4, 3) for _ in range(3))).eval().double()
     fast, x, held = compiled(model), torch.randn(2, 4, 20).double(), len(packing._by_address)

@@ -158,7 +158,7 @@ def test_packed_weights_end_with_their_module() -> None:
 
 def test_packed_weights_of_bare_tensors_are_bounded(monkeypatch) -> None:
     packing.forget()
-    monkeypatch.setattr(packing, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(packing, "_MAX_BYTES", 1000)
     x = torch.randn(1, 2, 5)
     weights = [torch.randn(2, 3, 4) for _ in range(20)]  # 96 bytes each
     with torch.no_grad():

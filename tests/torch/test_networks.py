@@ -111,7 +111,7 @@ def test_the_last_graph_has_open_sizes_even_if_something_is_lost() -> None:
     for size in (12, 16, 20, 24, 28):
         alike(model, plain, torch.randn(2, 3, size, size))
     graph = [graph for _, graph in model.forward._captures]
-    assert len(graph) == forwards._MOST_CAPTURES
+    assert len(graph) == forwards._MAX_CAPTURES
     takes = [[g.takes([torch.randn(2, 3, n, n)]) for n in (20, 24, 28)] for g in graph[1:]]
     assert takes == [[False] * 3, [False] * 3, [True] * 3]
 
@@ -158,7 +158,7 @@ def test_keywords_and_constants_are_part_of_the_structure() -> None:
         {"scale": mask},
     ):
         alike(model, plain, x, **keywords)
-    assert graphs(model) <= forwards._MOST_CAPTURES
+    assert graphs(model) <= forwards._MAX_CAPTURES
     for scale in range(9):
         alike(model, plain, x, scale=scale)
     alike(model, plain, x, scale=mask.double())

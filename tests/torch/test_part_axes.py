@@ -125,7 +125,7 @@ def test_parts_end_where_axes_are_in_another_order(name, how) -> None:
 
 
 def test_many_such_ends_leave_every_move_to_pytorch(monkeypatch) -> None:
-    monkeypatch.setattr(partition, "_MOST_CHOICES", 0)
+    monkeypatch.setattr(partition, "_MAX_CHOICES", 0)
     model, x = PERMUTED, torch.randn(2, 8, 6, 9)
     call, made, left = handed(model, x)
     assert [part.operations for part in made] == [("conv2d",)]

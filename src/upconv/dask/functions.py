@@ -1,4 +1,4 @@
-"""The functions of `upconv` on Dask arrays: arguments are checked now, results computed later."""
+"""`upconv`'s functions on Dask arrays: arguments are checked at once, results computed lazily."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def conv_transpose(
     engine: str | Engine | None = None,
     chunks: Any = None,
 ) -> Any:
-    """`upconv.conv_transpose` of a Dask array, computed lazily.
+    """Compute `upconv.conv_transpose` of a Dask array lazily.
 
     x: a Dask array with any chunks, (N, C, *size), or (C, *size) without a batch.
     weight, bias: NumPy arrays. The other keywords: as in `upconv.conv_transpose`.
-    engine: with None or "jit" the result has the bits of `upconv.conv_transpose(..., engine="jit",
-        algorithm="direct")` on the whole array, if that engine supports the layer. With other
-        engines the rounding depends on the chunks.
+    engine: with None or "jit" the result is identical in every bit to `upconv.conv_transpose(...,
+        engine="jit", algorithm="direct")` on the whole array, if that engine supports the layer.
+        With other engines, rounding depends on the chunks.
     chunks: chunks of the result's spatial axes, in any form that Dask accepts (default: those of x,
-        times the stride). Each chunk is one task, and needs the memory of one call.
+        times the stride). Each chunk is one task that needs the memory of one call.
 
     Returns a Dask array of the result's shape. Raises the errors of `upconv.conv_transpose` at
     once, and `EngineMissing` if Dask is not installed.
@@ -76,7 +76,7 @@ def conv(
     engine: str | Engine | None = None,
     chunks: Any = None,
 ) -> Any:
-    """`upconv.conv` of a Dask array, computed lazily; see `conv_transpose`.
+    """Compute `upconv.conv` of a Dask array lazily; see `conv_transpose`.
 
     >>> import dask.array as da
     >>> image = da.ones((1, 2, 60, 60), chunks=(1, 1, 20, 30), dtype="float32")
@@ -103,11 +103,11 @@ def conv_transpose_backward(
     needs: Iterable[GradientName] = NEEDS,
     engine: str | Engine | None = None,
 ) -> Gradients:
-    """Gradients of `conv_transpose`, computed lazily: `upconv.Gradients` of Dask arrays.
+    """Compute the gradients of `conv_transpose` lazily: `upconv.Gradients` of Dask arrays.
 
     grad, x: Dask arrays. The gradient of x needs only the shape and chunks of x. The gradient of
-    the weight is a sum over the chunks of grad in a fixed order. It is the same for every
-    scheduler, but its rounding differs from that of one call on the whole array.
+    the weight sums over the chunks of grad in a fixed order. It is the same with every scheduler,
+    but its rounding differs from one call on the whole array.
 
     >>> import dask.array as da
     >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 12), chunks=5)
@@ -135,7 +135,7 @@ def conv_backward(
     needs: Iterable[GradientName] = NEEDS,
     engine: str | Engine | None = None,
 ) -> Gradients:
-    """Gradients of `conv`, computed lazily; see `conv_transpose_backward`.
+    """Compute the gradients of `conv` lazily; see `conv_transpose_backward`.
 
     >>> import dask.array as da
     >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 5), chunks=2)

@@ -31,16 +31,16 @@ def run(
     """Return a network's results as lazy Dask arrays: each task runs all layers for one chunk.
 
     arrays: float32 Dask arrays (N, C, *size) with any chunks, one per input. precision: as in
-        `Network.compile`. algorithm: "direct", or "auto" for Winograd's where it is faster.
+        `Network.compile`. algorithm: "direct", or "auto" to use Winograd's where it is faster.
     chunks: chunks of the results' spatial axes, in any form that Dask accepts (default: those of
         the first array, times the network's rate). Each chunk is one task.
 
-    With float32 and "direct" the results of networks without averages have the bits of
+    With float32 and "direct", a network without averages returns the same bits as
     `network.compile(shapes, algorithm="direct")` on the whole arrays. Each task recomputes its
     halo.
 
-    Returns a Dask array, or a tuple of several. Raises the network's errors for these shapes at
-    once. An operation that reads all positions raises `EngineRefusal` with its line.
+    Returns a Dask array, or a tuple of several. The network's errors for these shapes are raised at
+    once. An operation that reads all positions raises `EngineRefusal`, which names its line.
 
     >>> import dask.array as da
     >>> from upconv.network import Network
@@ -76,7 +76,7 @@ def run(
 
 
 class _Task(NamedTuple):
-    """The computation of one task: its box of results, and the slices of chunks that it reads."""
+    """One task: the box of results that it computes, and the slices of chunks that it reads."""
 
     output: int
     box: Box

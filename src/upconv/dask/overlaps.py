@@ -1,8 +1,8 @@
-"""Dask graphs with one task per chunk of a result; a task gets the operand's chunks that it reads.
+"""Dask graphs with one task per result chunk; each task receives the operand chunks that it reads.
 
-A task cuts the window that its results need, by `upconv.geometry`, out of those chunks, and
-computes one problem. Result sizes, chunks and halos are exact. Weight gradients are sums with one
-term per chunk, in an order that depends only on the chunks.
+From those chunks, a task cuts the window that its results need by `upconv.geometry`, and computes
+one problem. Result sizes, chunks and halos are exact. Weight gradients are sums with one term per
+chunk, in an order that depends only on the chunks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..problem import DataLayout, Direction, Problem
 from ..shape_checks import Signature
 
 _TERMS_PER_TASK = 8  # terms of a weight gradient that one task adds
-_MOST_TASKS = 1 << 20  # per result; Dask's schedulers are slow with far fewer
+_MAX_TASKS = 1 << 20  # per result; Dask's schedulers are slow with far fewer
 
 Span = tuple[int, int]
 Cut = tuple[slice, ...]
@@ -39,9 +39,9 @@ Cut = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One axis of a task: the problem's axis, the operand positions it reads, the results it keeps.
+    """A task's axis: the problem's axis, the operand positions it reads, the results it keeps.
 
-    Kernels drop axes of one position, and the remaining axes determine the summation order. The
+    Kernels drop axes with one position, and the remaining axes determine the summation order. The
     last axis with several positions must therefore keep several in every task. A task that needs
     one position along it also computes neighbouring results, and drops them.
     """
@@ -72,7 +72,7 @@ def _last(problem: Problem) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The computation of one task: its problem, and the slices of chunks that form its window."""
+    """One task: its problem, and the slices of chunks that form its window."""
 
     problem: Problem
     engine: str | Engine | None
@@ -85,7 +85,7 @@ class _Task:
         return run(self.problem, self.engine, x, weight, bias)[self.keep]
 
     def term(self, grad: list[Array], x: list[Array]) -> Array:
-        """Compute a term of a weight gradient."""
+        """Compute one term of a weight gradient."""
         g, other = map(window, (grad, x), self.cuts, (self.problem.dtype.numpy,) * 2)
         return run(self.problem, self.engine, g, other)
 
@@ -134,7 +134,7 @@ def mapped(
     engine: str | Engine | None,
     chunks: Any,
 ) -> Any:
-    """The result of a forward problem or an input gradient, with one task per chunk."""
+    """Return the result of a forward problem or an input gradient, with one task per chunk."""
     problem = signature.problem
     operand = operand if signature.batched else operand[None]
     chosen, spans = _chosen(problem, engine), _spans(problem, operand, chunks)
@@ -161,13 +161,13 @@ def mapped(
 def _in_layout(
     problem: Problem, batch: Any, channels: Any, spatial: Iterable[Any]
 ) -> tuple[Any, ...]:
-    """The entries of batch, channels and spatial axes in the order of the problem's layout."""
+    """Return the batch, channel and spatial entries in the order of the problem's layout."""
     first = problem.layout is DataLayout.NCX
     return (batch, channels, *spatial) if first else (batch, *spatial, channels)
 
 
 def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
-    """The spans of a problem's result; see `spans_of`."""
+    """Return the spans of a problem's result; see `spans_of`."""
     forward = problem.direction is Direction.FORWARD
     totals, scale = (problem.out_size, scaled) if forward else (problem.size, strided)
     scales = [partial(scale, stride=axis.stride) for axis in problem.axes]
@@ -180,8 +180,8 @@ def spans_of(
 ) -> list[list[Span]]:
     """Return the spans of a result's spatial axes: the caller's chunks, else those of x, scaled.
 
-    first: the first spatial axis of x. totals: the sizes of the result. scales: for each axis, the
-    function from a position of x to one of the result.
+    first: the first spatial axis of x. totals: the result's sizes. scales: for each axis, the
+    function that maps positions of x to positions of the result.
     """
     if chunks is not None:
         return [_between([0, *accumulate(axis)]) for axis in _normalized(chunks, totals, x.dtype)]
@@ -216,9 +216,9 @@ _LARGER = "Pass larger chunks, as in chunks=(256, 256)."
 
 def require_few(count: int, chunks: Any) -> None:
     """Refuse more tasks than Dask's schedulers can handle."""
-    if count > _MOST_TASKS:
+    if count > _MAX_TASKS:
         got = f"{brief(chunks)}, which makes {count} tasks"
-        raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
+        raise ArgumentError("chunks", got, f"at most {_MAX_TASKS} tasks for a result", _LARGER)
 
 
 def _ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
@@ -234,7 +234,7 @@ def _ends_of(sizes: tuple[int, ...], total: int, ends: list[int]) -> list[int]:
 
 
 def _between(ends: list[int]) -> list[Span]:
-    """The spans [low, high) between consecutive ends."""
+    """Return the spans [low, high) between consecutive ends."""
     return list(pairwise(ends)) if len(ends) > 1 else [(0, 0)]
 
 
@@ -263,26 +263,26 @@ def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engin
     while len(terms) > 1:
         groups = [terms[i : i + _TERMS_PER_TASK] for i in range(0, len(terms), _TERMS_PER_TASK)]
         terms, level = [(f"{name}-sums-{level}", i) for i in range(len(groups))], level + 1
-        graph |= {key: (_added, group) for key, group in zip(terms, groups, strict=True)}
+        graph |= {key: (_add, group) for key, group in zip(terms, groups, strict=True)}
     shape = signature.shape
-    graph[(name, *[0] * len(shape))] = (_rounded, terms[0], dtype)
+    graph[(name, *[0] * len(shape))] = (_round, terms[0], dtype)
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[grad, x])
     return da.Array(layers, name, tuple((size,) for size in shape), dtype=dtype)
 
 
-def _added(terms: list[Array]) -> Array:
+def _add(terms: list[Array]) -> Array:
     with np.errstate(all="ignore"):
         return reduce(np.add, terms)
 
 
-def _rounded(total: Array, dtype: np.dtype[Any]) -> Array:
+def _round(total: Array, dtype: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         return total.astype(dtype, copy=False)
 
 
 def _chosen(problem: Problem, engine: str | Engine | None) -> str | Engine | None:
     """Return the engine for chunks; its summation order is fixed if the JIT engine supports it."""
-    select(problem, engine)  # raises the error of the whole call
+    select(problem, engine)  # raises the errors of a call on the whole array
     if engine not in (None, "jit"):
         return engine
     invariant = invariant_engine(problem)

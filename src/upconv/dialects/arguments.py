@@ -2,8 +2,8 @@
 
 Every dialect reads its arguments here, once. Afterwards an argument is an int of at least its lower
 bound, a tuple with one such int per spatial axis, or a member of an enum. NumPy integers count as
-ints. Bools, floats and text in place of an integer are refused; every error names the argument and
-the index of the axis.
+ints. Bools, floats and strings in place of an integer are refused; every error names the argument
+and the index of the axis.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def integers(
     if sequence is None:
         raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "a tuple of integers")
     if len(sequence) > _MAX_ENTRIES:
-        got, most = f"of more than {_MAX_ENTRIES} entries", f"at most {_MAX_ENTRIES}"
-        raise ArgumentError(name, got, most)
+        got, expected = f"of more than {_MAX_ENTRIES} entries", f"at most {_MAX_ENTRIES}"
+        raise ArgumentError(name, got, expected)
     numbers = tuple(integer(f"{name}[{i}]", entry, low) for i, entry in enumerate(sequence))
     if len(numbers) not in counts:
         raise ShapeError(name, str(numbers), expected, remedy)
@@ -43,17 +43,17 @@ def integers(
 
 
 def entries(value: object) -> tuple[Any, ...] | None:
-    """Return the entries of a sequence, at most one more than allowed; None for other values."""
+    """Return a sequence's entries, at most one more than allowed; None for other values."""
     if not is_sequence(value):
         return None
     try:
         return tuple(islice(value, _MAX_ENTRIES + 1))
-    except Exception:  # foreign code: a value that cannot be read is not a sequence
+    except Exception:  # third-party code: a value that cannot be read is not a sequence
         return None
 
 
 def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
-    """Return whether a value has ordered entries: lists, tuples and arrays, not text or sets."""
+    """Return whether a value has ordered entries: lists, tuples and arrays, not strings or sets."""
     if isinstance(value, (str, bytes, Mapping, Set)) or getattr(value, "shape", None) == ():
         return False  # an array without axes is a number, though it has __iter__ and __len__
     return isinstance(value, Iterable) and hasattr(value, "__len__")
@@ -75,8 +75,8 @@ def per_axis(
 ) -> tuple[int, ...]:  # fmt: skip
     """Return one integer per spatial axis; a bare int means a single axis.
 
-    absent: the number on every axis if the argument is None. repeated: a bare int applies to every
-    axis, as in PyTorch and Keras.
+    absent: the number for every axis if the argument is None. repeated: whether a bare int applies
+    to every axis, as in PyTorch and Keras.
     """
     if value is None and absent is not None:
         return (absent,) * rank
@@ -95,16 +95,16 @@ def per_axis(
 
 
 def text(name: str, value: object) -> str:
-    """Return text, or ASCII bytes as in ONNX models, as str."""
+    """Return a string, or ASCII bytes as in ONNX models, as a str."""
     if isinstance(value, bytes):
         return value.decode("ascii", "backslashreplace")
     if not isinstance(value, str):
-        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "text")
+        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "a string")
     return value
 
 
 def member(name: str, value: object, kind: type[Member], remedy: str = "") -> Member:
-    """Return the member of a string enum whose value is the given text."""
+    """Return the member of a string enum that has this value."""
     return one_of(name, text(name, value), kind, remedy)
 
 

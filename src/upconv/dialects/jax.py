@@ -36,7 +36,7 @@ from .layer import Layer, require_layer
 
 
 class Mode(Enum):
-    """The names that `padding` may be."""
+    """The names that `padding` accepts."""
 
     SAME = "SAME"
     VALID = "VALID"
@@ -63,8 +63,8 @@ def from_jax(
     or a (lo, hi) pair per axis. dimension_numbers: None or three strings such as
     ("NCHW", "OIHW", "NCHW"), the first equal to the last.
 
-    Raises `ArgumentError` for arguments that JAX refuses, and for orders of axes that upconv does
-    not support.
+    Raises `ArgumentError` for arguments that JAX refuses, and for axis orders that upconv does not
+    support.
 
     >>> layer = from_jax((5,), (3,), strides=(2,), padding="SAME")
     >>> layer.crops, layer.weight_layout.value, layer.flipped
@@ -105,7 +105,7 @@ def to_jax(layer: Layer) -> dict[str, Any]:
         )
     if rank > len(_SPATIAL):
         raise TranslationError(
-            f"the layer has {rank} spatial axes, more than there are letters to name them."
+            f"the layer has {rank} spatial axes, and there are not enough letters to name them."
         )
     weights = layer.weight_layout if layer.flipped else layer.weight_layout.swapped()
     data = layer.layout.value.replace("X", _letters(rank))
@@ -142,7 +142,7 @@ def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def _letters(rank: int) -> str:
-    """Return names of the spatial axes: W, HW, DHW, or more letters."""
+    """Return letters for the spatial axes: W, HW, DHW, or more."""
     return _SPATIAL[max(3 - rank, 0) : max(3, rank)]
 
 

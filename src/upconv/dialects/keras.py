@@ -1,4 +1,4 @@
-"""Keras: the Conv1DTranspose to Conv3DTranspose layers; and TensorFlow's rule for output_shape.
+"""Keras: the Conv1DTranspose to Conv3DTranspose layers, and TensorFlow's rule for output_shape.
 
 Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a < s, T = full - O split so that
 p = floor(T/2) and a negative T extends the end:
@@ -129,7 +129,7 @@ def to_keras(layer: Layer) -> dict[str, Any]:
     for i, (axis, near) in enumerate(zip(layer.axes, closest.axes, strict=True)):
         if axis != near:
             raise TranslationError(
-                f"axis {i} is cropped by {axis.crop_begin} at its begin and {axis.crop_end} at its"
+                f"axis {i} is cropped by {axis.crop_begin} at its start and {axis.crop_end} at its"
                 ' end, and Keras has only "valid", "same" and an output_padding below the stride,'
                 f" one mode for all axes; the nearest of those crops {near.crop_begin} and"
                 f" {near.crop_end}."
@@ -205,7 +205,7 @@ def _distance(axes: tuple[Axis, ...], others: tuple[Axis, ...]) -> tuple[int, in
 
 
 def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = None) -> Axis:
-    """Return one axis by the module's table, with TensorFlow's SAME or VALID, as JAX has them too.
+    """Return one axis by the module's table, with the SAME or VALID of TensorFlow and JAX.
 
     extra: the output padding. Without it, a VALID result is followed by zeros if the kernel is
     shorter than the stride.
@@ -219,12 +219,12 @@ def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = No
 
 
 def _like(axis: Axis, mode: Mode, extra: int | None = None) -> Axis:
-    """Return the axis with the crops of a mode and an output padding."""
+    """Return the axis with the crops that a mode and an output padding give."""
     return window(mode is Mode.SAME, axis.size, axis.kernel, axis.stride, axis.dilation, extra)
 
 
 def _shaped(same: bool, i: int, size: int, k: int, s: int, d: int, out: int) -> Axis:
-    """Return the axis of an output size, which a convolution must map to the input size."""
+    """Return the axis with an output size that a convolution must map to the input size."""
     pads = same_padding(out, k, s, d, upper=True) if same else (0, 0)
     axis = convolved(out, k, s, d, *pads)
     if axis.size != size:

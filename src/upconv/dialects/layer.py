@@ -1,4 +1,4 @@
-"""A layer of any dialect: axes with signed crops, groups, and the orders of its arrays.
+"""A layer of any dialect: axes with signed crops, groups, and its arrays' axis orders.
 
 `from_<dialect>` returns a `Layer`, and `to_<dialect>` returns its attributes in that dialect. Along
 each axis, in the symbols of `upconv.geometry`, y[o] = sum of x[i]*w[t] over s*i + d*t = o + p. JAX
@@ -19,7 +19,7 @@ from ..problem import DataLayout, WeightLayout
 class Layer:
     """A transposed convolution for one input size, in upconv's own terms.
 
-    axes: one entry per spatial axis. layout, weight_layout: the framework's orders of arrays.
+    axes: one entry per spatial axis. layout, weight_layout: the framework's axis orders.
     flipped: whether it stores the kernel reversed along every spatial axis.
 
     Raises `ArgumentError` for no axes and for groups < 1.
@@ -66,7 +66,7 @@ class Layer:
 
     @property
     def crops(self) -> tuple[tuple[int, int], ...]:
-        """Positions cut off at (begin, end) per axis; negative numbers add positions."""
+        """Positions cropped at (start, end) per axis; negative numbers add positions."""
         return tuple((axis.crop_begin, axis.crop_end) for axis in self.axes)
 
     def keywords(self) -> dict[str, Any]:
@@ -112,12 +112,12 @@ class Layer:
         return w[tuple(window)]
 
     def __str__(self) -> str:
-        def each(name: str) -> str:
+        def join(name: str) -> str:
             return "x".join(str(getattr(axis, name)) for axis in self.axes)
 
         crops = "x".join(f"({begin},{end})" for begin, end in self.crops)
         return (
-            f"{each('size')}->{each('out')} k{each('kernel')} s{each('stride')} d{each('dilation')}"
+            f"{join('size')}->{join('out')} k{join('kernel')} s{join('stride')} d{join('dilation')}"
             f" crop{crops} g{self.groups} {self.layout.value} {self.weight_layout.value}"
             + (" flipped" if self.flipped else "")
         )

@@ -1,11 +1,11 @@
 """The limits of dialects with paddings and output paddings.
 
-Along one axis, with crops p (begin) and q (end) and output padding a:
+Along one axis, with crops p (start) and q (end) and output padding a:
 
     one padding for both ends (PyTorch, MXNet)    p = padding        q = padding - a
     a padding for each end (ONNX, oneDNN)         p = begin          q = end - a
 
-Paddings are >= 0 and 0 <= a < bound, where the bound depends on the dialect. Hence p >= 0 and, with
+Paddings are >= 0, and 0 <= a < bound, where the bound depends on the dialect. Hence p >= 0. With
 one padding, 0 <= p - q < bound; with two, q > -bound.
 """
 
@@ -21,7 +21,7 @@ from .layer import Layer
 
 
 class Padding(NamedTuple):
-    """The crops of a layer as a dialect's arguments, one per axis; `extra` is output padding."""
+    """A layer's crops as a dialect's arguments, one per axis; `extra` is output padding."""
 
     begins: tuple[int, ...]
     ends: tuple[int, ...]
@@ -33,14 +33,14 @@ BOUNDS: dict[str, Callable[[Axis], int]] = {
     "max(stride, dilation)": lambda axis: max(axis.stride, axis.dilation),
     "2**49": lambda _: 2 * LIMIT,  # for a dialect without a bound
 }
-"""The smallest output padding that a dialect refuses, by its formula."""
+"""Formula of a dialect's bound -> function that computes the bound of an axis."""
 
 
 class Limits(NamedTuple):
     """The limits of one dialect.
 
-    most_axes: the highest spatial rank (0: any). one_padding: whether both ends share one padding.
-    bound: a key of `BOUNDS`. least_out: the smallest output size.
+    most_axes: the maximum spatial rank (0: any). one_padding: whether both ends share one padding.
+    bound: a key of `BOUNDS`. least_out: the minimum output size.
     """
 
     dialect: str
@@ -79,7 +79,7 @@ class Limits(NamedTuple):
             reason = self._reason(axis)
             if reason:
                 raise TranslationError(
-                    f"axis {i} is cropped by {axis.crop_begin} at its begin and {axis.crop_end} at"
+                    f"axis {i} is cropped by {axis.crop_begin} at its start and {axis.crop_end} at"
                     f" its end, and {self.dialect} {reason}."
                 )
         return Padding(*zip(*map(self._padding, layer.axes), strict=True))
@@ -98,9 +98,9 @@ class Limits(NamedTuple):
 
     def _reason(self, axis: Axis) -> str:
         if axis.crop_begin < 0:
-            return "cannot add positions at a begin: its padding is >= 0"
+            return "cannot add positions at the start: its padding is >= 0"
         if self.one_padding and axis.crop_end > axis.crop_begin:
-            return "has one padding for both ends, so it cannot crop the end more than the begin"
+            return "has one padding for both ends, so it cannot crop the end more than the start"
         extra, bound = self._padding(axis)[2], BOUNDS[self.bound](axis)
         if extra >= bound:
             limit = f"{self.bound} = {bound}"
@@ -117,11 +117,11 @@ class Limits(NamedTuple):
         return crop_begin, max(crop_end, 0), max(-crop_end, 0)
 
     def _nearest(self, axis: Axis) -> Axis:
-        most = BOUNDS[self.bound](axis) - 1
+        limit = BOUNDS[self.bound](axis) - 1
         crop_begin, crop_end = max(axis.crop_begin, 0), axis.crop_end
         if self.one_padding:
-            crop_begin = max(min(crop_begin, crop_end + most), 0)
-            crop_end = max(min(crop_end, crop_begin), crop_begin - most)
+            crop_begin = max(min(crop_begin, crop_end + limit), 0)
+            crop_end = max(min(crop_end, crop_begin), crop_begin - limit)
         else:
-            crop_end = max(crop_end, -most)
+            crop_end = max(crop_end, -limit)
         return replace(axis, crop_begin=crop_begin, crop_end=crop_end)

@@ -5,9 +5,9 @@ Per axis, ek = d*(k-1) + 1, full = s*(I-1) + ek:
     no target_shape    p = pad            q = pad - adj     O = full - 2*pad + adj
     target_shape t     p = ceil(T/2)      q = floor(T/2)    O = t,  T = full - t >= 0
 
-so the odd position of an odd T is cut from the begin. A target with any non-zero entry is active,
-and then pad and adj are ignored. In all cases adj = p - q <= s - 1, whatever the dilation, which
-forbids an odd T on an axis of stride 1. Data is NCX, the weight (C, num_filter/num_group, *kernel);
+so the odd position of an odd T is cut from the start. A target with any non-zero entry is active,
+and then pad and adj are ignored. In all cases adj = p - q <= s - 1, regardless of dilation, so an
+axis of stride 1 cannot have an odd T. Data is NCX, the weight (C, num_filter/num_group, *kernel);
 with layout NHWC or NDHWC data is NXC and the weight (C, *kernel, num_filter/num_group).
 
 Source: runs of the operator in MXNet 1.9.1 (tests/data/dialects holds its results). There are three
@@ -62,7 +62,7 @@ def from_mxnet(
     name: object = None,
     **unknown: object,
 ) -> Layer:
-    """Return the layer of a Deconvolution; attributes may be tuples, lists or text like "(3, 3)".
+    """Return a Deconvolution's layer; attributes may be tuples, lists or strings like "(3, 3)".
 
     size: the spatial input size. A bare int is a shape with one axis, as in MXNet. `num_filter` is
     optional. `workspace`, `no_bias`, `cudnn_tune` and `cudnn_off` are checked but have no effect;
@@ -88,7 +88,7 @@ def from_mxnet(
 
 
 def check(p: Attributes) -> None:
-    """Raise `ArgumentError` for attributes that MXNet refuses regardless of the arrays."""
+    """Raise `ArgumentError` for attributes that MXNet refuses for any arrays."""
     rank = len(p.kernel)
     if not 1 <= rank <= LIMITS.most_axes:
         raise ArgumentError("kernel", brief(p.kernel), "a shape of 1, 2 or 3 axes")
@@ -103,7 +103,7 @@ def check(p: Attributes) -> None:
 
 
 def layer_of(size: tuple[int, ...], p: Attributes) -> Layer:
-    """Return the layer of checked attributes; raises `ArgumentError`, `ShapeError`."""
+    """Return the layer of checked attributes; raise `ArgumentError` or `ShapeError`."""
     rank = len(p.kernel)
     if len(size) != rank:
         expected = f"{rank} spatial sizes, like kernel"

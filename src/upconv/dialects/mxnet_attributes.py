@@ -1,10 +1,10 @@
-"""Attributes of MXNet's operators: Python values, or their text, converted to Python values.
+"""Attributes of MXNet's operators: Python values, or strings, converted to Python values.
 
-MXNet passes every attribute as text. Therefore "(3, 3)", (3, 3) and [3, 3] are one value, as are
-True, "True", "true", 1 and "1". A bare int is a shape with only one axis.
+MXNet passes every attribute as a string. Therefore "(3, 3)", (3, 3) and [3, 3] are one value, as
+are True, "True", "true", 1 and "1". A bare int is a shape with only one axis.
 
 An operator declares its attributes as `name:kind` or `name:kind=default`. A kind is one of `KINDS`,
-or words separated by bars; "?" allows None. The default is text like any other value.
+or words separated by bars; "?" allows None. The default is a string like any other value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Attribute(NamedTuple):
 
 
 def declared(text: str) -> dict[str, Attribute]:
-    """Return the attributes that a text declares.
+    """Return the attributes that a string declares.
 
     >>> attributes = declared("kernel:shape stride:shape=() mode:max|avg=max size:int?=None")
     >>> parsed(attributes, {"kernel": "(3, 3)"})
@@ -53,7 +53,7 @@ def declared(text: str) -> dict[str, Attribute]:
 
 
 def parsed(attributes: Mapping[str, Attribute], arguments: Mapping[str, Any]) -> Attributes:
-    """Return all attributes of an operator from those of a call; raises `ArgumentError`."""
+    """Return all of an operator's attributes, given a call's; raise `ArgumentError`."""
     for name in arguments:
         if name not in attributes:
             expected = f"one of {', '.join(attributes)}" if attributes else "no attribute"
@@ -67,7 +67,7 @@ def parsed(attributes: Mapping[str, Attribute], arguments: Mapping[str, Any]) ->
 
 
 def _literal(name: str, value: Any, expected: str) -> Any:
-    """Return the Python value of a text; any other value is returned unchanged."""
+    """Return the Python value of a string; any other value is returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -87,7 +87,7 @@ def _integer(name: str, value: Any, low: int | None = None, high: float = inf) -
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a real number; text may have C's format ("inf", "1e-05")."""
+    """Return a real number; a string may have C's format ("inf", "1e-05")."""
     try:
         if isinstance(value, (str, int, float, np.number)):
             return float(value)
@@ -97,7 +97,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _scalar(name: str, value: Any) -> float | int:
-    """Return a number, as an int if it is an integer, which integer arrays need."""
+    """Return a number, as an int if it is an integer, because integer arrays need one."""
     if isinstance(value, (int, np.integer, np.bool_)):
         return int(value)
     number = _number(name, value)
@@ -108,7 +108,7 @@ def _boolean(name: str, value: Any) -> bool:
     known = isinstance(value, (str, np.bool_)) or (isinstance(value, int) and value in (0, 1))
     word = str(value).strip().lower() if known else ""
     if word not in _BOOLEANS:
-        raise ArgumentError(name, brief(value), "True, False, 1, 0 or one of these as text")
+        raise ArgumentError(name, brief(value), "True, False, 1, 0 or one of these as a string")
     return _BOOLEANS[word]
 
 
@@ -158,7 +158,7 @@ KINDS: dict[str, Kind] = {
 
 
 def text(value: Any) -> str:
-    """Return the text that MXNet stores for an attribute."""
+    """Return the string that MXNet stores for an attribute."""
     if isinstance(value, (list, tuple, np.ndarray)):
         return str(tuple(int(e) if isinstance(e, np.integer) else e for e in value))
     return np.dtype(value).name if isinstance(value, (type, np.dtype)) else str(value)

@@ -6,7 +6,7 @@ Per axis, ek = d*(k-1) + 1, full = s*(I-1) + ek, pads (P, Q), output padding a <
     dst_shape           p = P    O given, with  floor((O + P + Q - ek)/s) + 1 = I
 
 auto_pad VALID means pads 0. For SAME the document and the library differ in the total T and in the
-side that gets its odd position:
+side with its odd position:
 
     rule       T                                              SAME_UPPER p    SAME_LOWER p
     library    padding of a convolution of O to ceil(O/s)     floor(T/2)      ceil(T/2)
@@ -69,7 +69,7 @@ WEIGHTS = {
     Operation.CONV_TRANSPOSE: {"XOI": WeightLayout.XOI, "IOX": WeightLayout.IOX},
     Operation.CONVOLUTION_BACKWARD_DATA: {"XIO": WeightLayout.XOI, "OIX": WeightLayout.IOX},
 }
-"""The names of weight orders by operation, the default first, and the orders they stand for."""
+"""Weight orders by operation and by name; the first is the default."""
 
 
 def from_onednn_graph(
@@ -89,7 +89,7 @@ def from_onednn_graph(
     operation: object = "ConvTranspose",
     rule: object = "library",
 ) -> Layer:
-    """Return the layer of an operation of either kind.
+    """Return the layer that either operation computes.
 
     size: the spatial input size. kernel: the spatial sizes of the weight. dst_shape: the output
     shape in the order of `data_format`. weights_format: None is the operation's default, XOI or
@@ -118,14 +118,14 @@ def from_onednn_graph(
 
 _SPELLINGS = "The library refuses other spellings."
 Window = tuple[tuple[int, ...], ...]
-"""Kernel, strides, dilations, pads at the begin and pads at the end, each per axis."""
+"""Kernel, strides, dilations, pads at the start and pads at the end, each per axis."""
 
 
 def window_of(
     mode: AutoPad, rank: int, kernel: object, strides: object, pads_begin: object,
     pads_end: object, dilations: object,
 ) -> Window:  # fmt: skip
-    """Return the window of an operation; raises errors as `from_onednn_graph` does."""
+    """Return an operation's window; raise errors as `from_onednn_graph` does."""
     begins = arguments.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
     ends = arguments.per_axis("pads_end", pads_end, rank, low=0, absent=0)
     explicit = mode is AutoPad.NONE
@@ -139,7 +139,7 @@ def window_of(
 
 
 def convolved_size(size: tuple[int, ...], window: Window, mode: AutoPad) -> tuple[int, ...]:
-    """Return the spatial size of the result of a convolution with this window.
+    """Return the spatial size of a convolution's result with this window.
 
     It is the input size of the transposed convolution whose dst_shape is `size`. In SAME modes it
     is ceil(size / stride) by both rules. Raises errors as `from_onednn_graph` does.
@@ -153,7 +153,7 @@ def axes_of(
     size: tuple[int, ...], window: Window, mode: AutoPad, rule: Rule, extra: tuple[int, ...],
     dst_shape: object, layout: DataLayout,
 ) -> tuple[Axis, ...]:  # fmt: skip
-    """Return the axes of an operation; `extra` is the output padding."""
+    """Return an operation's axes; `extra` is the output padding."""
     rank = len(size)
     outs = (None,) * rank if dst_shape is None else _spatial(dst_shape, rank, layout)
     axes = arguments.axes(partial(_axis, mode, rule), size, *window, extra, outs)

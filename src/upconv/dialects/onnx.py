@@ -7,7 +7,7 @@ Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a, pads (P, Q):
     auto_pad SAME_*                 O = I*s, T = full + a - O, split                (3)
 
 In (2) pads are ignored, and VALID is (1) with pads 0. T < 0 extends the end. The odd position of T
-is cut from the end ("upper") or the begin; specifications and runtimes differ in this:
+is cut from the end ("upper") or the start; specifications and runtimes differ in this:
 
     rule          (2) upper if            (3) upper if      (3) O
     spec, >= 11   SAME_UPPER              SAME_UPPER        I*s
@@ -17,7 +17,7 @@ is cut from the end ("upper") or the begin; specifications and runtimes differ i
 
 Sources: the ConvTranspose page of opsets 1, 11 and 22; the lower rows were found by running ONNX
 Runtime 1.31.1 and OpenVINO 2026.4.1 on models of opset 1, 11 and 22 (each reads all three alike).
-ONNX's reference evaluator follows (1) and (3), but begins at a negative position if T < 0, and
+ONNX's reference evaluator follows (1) and (3), but starts at a negative position if T < 0, and
 cannot run (2) without auto_pad. Data is NCX, the weight (C_in, C_out/group, *k).
 """
 
@@ -84,7 +84,7 @@ def from_onnx(
 
     size: the spatial input size, `x.shape[2:]`. pads: all begins, then all ends. rule: "spec",
     "onnxruntime" or "openvino"; only "spec" depends on `opset`. Attributes may be lists and bytes,
-    as in a model; None is an absent attribute.
+    as in a model; None means an absent attribute.
 
     Raises `ArgumentError` or `ShapeError` for attributes that this rule refuses.
 
@@ -124,7 +124,7 @@ def from_onnx(
 
 
 def to_onnx(layer: Layer, *, rule: object = "spec") -> dict[str, Any]:
-    """Return the attributes of a ConvTranspose node of any opset; raises `TranslationError`.
+    """Return a ConvTranspose node's attributes for any opset; raise `TranslationError`.
 
     It uses only `pads` and `output_padding`, which all runtimes read alike; `rule` selects the
     limits. `from_onnx(size, **to_onnx(layer))` has the same axes.

@@ -6,7 +6,7 @@ Per axis, with padding P and output padding a (0 <= a < max(s, d)), ek = d*(k-1)
 
 A module's `output_size` chooses a from [0, s-1] so that O is the requested size. Data is NCX, the
 weight (C_in, C_out/groups, *k). Sources: the documentation of `torch.nn.ConvTranspose2d`; every
-rule and limit was run on torch 2.13. PyTorch refuses empty spatial inputs; here they follow the
+rule and limit was checked on torch 2.13. PyTorch refuses empty spatial inputs; here they follow the
 formula. PyTorch's oneDNN kernels compute an output of 0 positions; its other kernels refuse it.
 """
 

@@ -3,7 +3,7 @@
 A translation reads the source into a `Layer`, writes it in the target's attributes, and reads these
 again. It is exact because the axes agree. Only an absolute output size needs the input size. Other
 attributes give the same crops at every input size, since full - I*s = ek - s; such layers are read
-at one size that stands for all.
+at one size that represents all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Translation:
     """The result of `translate`.
 
     config: the target's attributes when the verdict is EXACT. Otherwise `reason` says why there are
-    none, `nearest` holds the closest legal attributes (or None), and `difference` their effect.
+    none, `nearest` holds the closest valid attributes (or None), and `difference` their effect.
     weight: the steps for the weight array in words: first transpose by `weight_permutation`, then
     reverse the axes `weight_reversed`. data: the steps for input and output. Empty means no step.
 
@@ -72,7 +72,7 @@ class Dialect:
 
     per_axis: the attributes whose sequences have one entry per axis, the kernel first. absolute:
     the attribute with an output size ("": none), which counts if `is_set(value)` is true.
-    kernel_rank: returns the number of axes of a kernel, 0 if it fits any number.
+    kernel_rank: returns a kernel's number of axes, 0 if it fits any number.
     """
 
     read: Callable[..., Layer]
@@ -121,7 +121,7 @@ def translate(config: Mapping[str, Any], source: str, target: str) -> Translatio
 
     config: the keywords of `from_<source>`, including the kernel, and optionally the spatial input
         size as "input_size". This is required with an absolute output size, and if ints leave the
-        number of axes open. Without it, the result holds for every input size.
+        number of axes open. Without it, the result is valid for every input size.
     source, target: torch, onnx, mxnet, onednn_graph, keras, jax; or PyTorch, ONNX, MXNet,
         oneDNN Graph, Keras, JAX.
 
@@ -196,7 +196,7 @@ def _check_names(attributes: Mapping[str, Any], source: str, origin: Dialect) ->
 def _size(
     config: Mapping[str, Any], attributes: Mapping[str, Any], source: str, origin: Dialect
 ) -> object:
-    """Return the input size of a configuration, or a size that stands for all."""
+    """Return a configuration's input size, or a size that represents all."""
     names = [name for name in _SIZE_NAMES if config.get(name) is not None]
     if names:
         if len(names) > 1:
@@ -226,7 +226,7 @@ def _difference(layer: Layer, closest: Layer) -> str:
     changes = [
         (crop - other, f"at the {side} of axis {i}")
         for i, (crops, others) in enumerate(zip(layer.crops, closest.crops, strict=True))
-        for crop, other, side in zip(crops, others, ("begin", "end"), strict=True)
+        for crop, other, side in zip(crops, others, ("start", "end"), strict=True)
         if crop != other
     ]
     words = ", ".join(
@@ -245,7 +245,7 @@ def _difference(layer: Layer, closest: Layer) -> str:
 
 
 def _array_steps(layer: Layer, result: Layer) -> dict[str, Any]:
-    """Return the fields of a Translation with the steps for arrays."""
+    """Return the fields of a `Translation` that hold the steps for arrays."""
     rank = len(layer.axes)
     permutation = _then_back(layer.weight_layout.to_iox(rank), result.weight_layout.to_iox(rank))
     start = result.weight_layout.value.index("X")

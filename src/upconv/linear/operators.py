@@ -28,11 +28,11 @@ from ..threads import get_num_threads
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _USUAL = {True: "IOX", False: "OIX"}
-"""The default order of the weight of a transposed convolution, and of an ordinary one."""
+"""Default weight order of a transposed convolution, and of an ordinary one."""
 
 
 class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy has no types
-    """A layer as a matrix that is never stored, made by `operator`. Copies prepare it again.
+    """A layer as a matrix that is never stored; `operator` creates it, and copies prepare it again.
 
     `input_shape` and `output_shape` are the shapes of its vectors before flattening.
     """
@@ -91,7 +91,7 @@ def operator(
     weight_layout: WeightOrder | None = None,
     engine: str | Engine | None = None,
 ) -> ConvolutionOperator:
-    """`conv_transpose`, or `conv` with `transposed=False`, as a SciPy `LinearOperator`.
+    """Return `conv_transpose`, or `conv` with `transposed=False`, as a SciPy `LinearOperator`.
 
     input_shape: the shape of x, with or without N. weight: float32 or float64; the operator has
         this dtype, and converts all vectors to it. The other arguments: as in `conv_transpose`,
@@ -126,10 +126,10 @@ def as_matrix(
     layout: Layout = "NCX",
     weight_layout: WeightOrder | None = None,
 ) -> Any:
-    """The matrix of `operator` as a `scipy.sparse.csr_array`, built from the geometry alone.
+    """Return the matrix of `operator` as a `scipy.sparse.csr_array`, built only from the geometry.
 
     It holds every product once, including zeros in the weight. Raises `MemoryLimitError` in advance
-    if it does not fit.
+    if it does not fit into memory.
 
     >>> as_matrix((1, 1, 2), np.array([[[1.0, 10.0]]]), stride=2).toarray()
     array([[ 1.,  0.],
@@ -166,7 +166,7 @@ def operator_of(
     transposed: bool,
     engine: str | Engine | None,
 ) -> ConvolutionOperator:
-    """`operator` with frozen keywords."""
+    """Return an `operator` from frozen keywords."""
     shape = as_shape("input_shape", input_shape)
     weight, signature = _checked(shape, weight, keywords, transposed)
     return ConvolutionOperator(signature, shape, weight.copy(), engine)
@@ -175,7 +175,7 @@ def operator_of(
 def _checked(
     shape: tuple[int, ...], weight: Any, keywords: Keywords, transposed: bool
 ) -> tuple[Array, Signature]:
-    """The weight as an array, and the layer without bias and activation."""
+    """Return the weight as an array, and the layer without bias and activation."""
     weight = as_array("weight", weight)
     if weight.dtype not in _FLOATS:
         remedy = "Convert it: SciPy's vectors do not support 16-bit types."
@@ -189,16 +189,16 @@ def _checked(
 
 
 def order_of(weight_layout: object, transposed: object) -> object:
-    """The weight's order, or the default for None. `transposed` must be a bool."""
+    """Return the weight's order, or the default for None; `transposed` must be a bool."""
     usual = _USUAL[boolean("transposed", transposed)]
     return usual if weight_layout is None else weight_layout
 
 
 def _pairs(axes: tuple[Axis, ...], times: int, lines: int) -> tuple[Array, Array, Array]:
-    """Output, input and tap of every product over all axes, as flat positions.
+    """Return each product's output, input and tap over all axes, as flat positions.
 
-    `times`: how often each product occurs. `lines`: the number of rows plus columns of the matrix.
-    Raises `MemoryLimitError` in advance if the matrix does not fit.
+    `times`: how often each product occurs. `lines`: the matrix's rows plus columns.
+    Raises `MemoryLimitError` in advance if the matrix does not fit into memory.
     """
     meetings = [[axis.meeting(tap) for tap in range(axis.kernel)] for axis in axes]
     count = times * prod(sum(len(inputs) for inputs, _ in phases) for phases in meetings)
@@ -217,7 +217,7 @@ def _pairs(axes: tuple[Axis, ...], times: int, lines: int) -> tuple[Array, Array
 
 
 def _flat(problem: Problem, n: Array, c: Array, at: Array, channels: int, positions: int) -> Array:
-    """Positions in a flattened data array."""
+    """Return positions in a flattened data array."""
     if problem.layout is DataLayout.NCX:
         return (n * channels + c) * positions + at
     return (n * positions + at) * channels + c

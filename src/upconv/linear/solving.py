@@ -1,4 +1,4 @@
-"""Deconvolution: the x that minimises |A x - y|^2 + damp^2 |x|^2, where A is a layer's matrix."""
+"""Deconvolution: the x that minimizes |A x - y|^2 + damp^2 |x|^2, where A is a layer's matrix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .operators import ConvolutionOperator, operator_of, order_of
 
 _METHODS = ("lsqr", "cg")
 _BORDERS = ("zero", "circular")
-_MOST_DAMP = 1e150  # its square does not overflow
+_MAX_DAMP = 1e150  # its square does not overflow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class Deconvolved:
 
     x: the input. residual: |A x - y| / |y|. gradient: |A'(A x - y) + damp^2 x| / |A'y|, which is 0
     at the minimum. converged: whether the gradient is at most 100 times the tolerance, or x has a
-    closed form. iterations: the number of iterations. reason: a text that says why they ended.
+    closed form. iterations: the number of iterations. reason: why they ended, in words.
 
     >>> deconvolve(np.array([[[2.0, 4.0]]]), np.array([[[2.0]]])).x
     array([[[1., 2.]]])
@@ -66,17 +66,17 @@ def deconvolve(
     iterations: int | None = None,
     engine: str | Engine | None = None,
 ) -> Deconvolved:
-    """Return the input of a layer from its result y: the x with least |A x - y|^2 + damp^2 |x|^2.
+    """Return a layer's input, given its result y: the x minimizing |A x - y|^2 + damp^2 |x|^2.
 
     y: a result of `conv_transpose` (of `conv` with `transposed=False`), minus the bias.
-    input_shape: the shape of x (default: the shape that gives a result of y's shape; for `conv`
-        with a stride, the smallest of several).
+    input_shape: the shape of x (default: the shape whose result has y's shape; for `conv` with a
+        stride, the smallest of several).
     damp: 0 for least squares, with the smallest x if there are several solutions. A larger value
         suppresses noise where the layer nearly loses information.
     method: "lsqr", or "cg" on the normal equations, which is faster if A is well conditioned.
-    border: "zero" as in layers, or "circular" for stride 1: x is periodic, y has the size of x, and
-        the result is exact, from one small system per frequency.
-    tolerance: the relative accuracy at which the iterations end. iterations: the largest number of
+    border: "zero" as in layers, or "circular" for stride 1: x is periodic, y has x's size, and the
+        solution is exact, by one small system per frequency.
+    tolerance: the relative accuracy at which the iterations end. iterations: the maximum number of
         iterations (default: 4 times the size of x, at least 1000).
 
     Computes in float64; x has the dtype of y. There is no error if the iterations do not converge:
@@ -85,15 +85,15 @@ def deconvolve(
     >>> import upconv
     >>> x = np.random.default_rng(0).standard_normal((1, 2, 9))
     >>> w = np.random.default_rng(1).standard_normal((2, 4, 3))
-    >>> found = deconvolve(upconv.conv_transpose(x, w, stride=2), w, stride=2)
-    >>> found.converged, bool(np.abs(found.x - x).max() < 1e-9)
+    >>> result = deconvolve(upconv.conv_transpose(x, w, stride=2), w, stride=2)
+    >>> result.converged, bool(np.abs(result.x - x).max() < 1e-9)
     (True, True)
     """
     y_array = as_array("y", y)
     y, weight = y_array.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
-    damp = number("damp", damp, 0, _MOST_DAMP, "0 means no damping.")
+    damp = number("damp", damp, 0, _MAX_DAMP, "0 means no damping.")
     tolerance = number("tolerance", tolerance, 0, remedy="It is relative, such as 1e-12.")
     order = order_of(weight_layout, transposed)
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, order)
@@ -119,7 +119,7 @@ def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
 def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
     """Return the shape of x if the shape of y determines it.
 
-    It is the output shape of the opposite layer (a convolution for a transposed one) with the same
+    It is the opposite layer's output shape (a convolution's for a transposed one) with the same
     crops. A later check refuses a y that does not fit.
     """
     rank = max(1, weight.ndim - 2)  # a weight with fewer axes is refused later

@@ -2,7 +2,7 @@
 
 Arrays (`mx.nd`, `mx.np`, `mx.npx`), gradients (`mx.autograd`), graphs (`mx.sym`), layers
 (`mx.gluon`) and models (`load`, `to_onnx`). upconv computes transposed convolution, convolution
-and batch normalisation; docs/mxnet.md lists the operators and the differences from MXNet.
+and batch normalization; docs/mxnet.md lists the operators and the differences from MXNet.
 
 >>> import upconv.mxnet as mx
 >>> x, w = mx.nd.array([[[1, 2, 3]]]), mx.nd.array([[[1, 10, 100]]])
@@ -49,7 +49,7 @@ random.uniform, random.normal = ndarray.random.uniform, ndarray.random.normal  #
 nd, sym, init = ndarray, symbol, initializer
 context = device = util = base
 numpy, numpy_extension = np, npx
-"""The other names that MXNet has for these modules."""
+"""MXNet's other names for these modules."""
 for _name in "nd sym init context device util numpy numpy_extension".split():  # noqa: SIM905
     sys.modules[f"{__name__}.{_name}"] = globals()[_name]
 

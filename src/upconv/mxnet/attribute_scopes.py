@@ -15,9 +15,9 @@ _SCOPE: ContextVar[Mapping[str, str]] = ContextVar("attributes", default={})  # 
 
 
 class AttrScope:
-    """Attributes of every symbol that is created within a block.
+    """The attributes of every symbol that is created within a block.
 
-    Raises `MXNetValueError` for a value that is not text.
+    Raises `MXNetValueError` for a value that is not a string.
 
     >>> import upconv.mxnet as mx
     >>> with AttrScope(lr_mult="0.1"):
@@ -40,15 +40,15 @@ class AttrScope:
 def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
     """Return attributes under the names that files use; raises `MXNetValueError`."""
     if not isinstance(attrs, Mapping):
-        raise MXNetValueError(f"attr is {brief(attrs)}; expected a dict of texts.")
+        raise MXNetValueError(f"attr is {brief(attrs)}; expected a dict of strings.")
     for key, value in attrs.items():
         if not isinstance(value, str):
-            raise MXNetValueError(f"The attribute {key} is {brief(value)}; expected text.")
+            raise MXNetValueError(f"The attribute {key} is {brief(value)}; expected a string.")
     return {f"__{key}__" if key in HIDDEN else key: value for key, value in attrs.items()}
 
 
 def scoped(attrs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the attributes of a new symbol: these, and those of the enclosing scopes."""
+    """Return a new symbol's attributes: these, and those of the enclosing scopes."""
     return {**_SCOPE.get(), **stored(attrs or {})}
 
 

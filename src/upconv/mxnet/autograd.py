@@ -20,7 +20,7 @@ def record(train_mode: bool = True) -> AbstractContextManager[None]:
 
 
 def pause(train_mode: bool = False) -> AbstractContextManager[None]:
-    """Do not record within a block."""
+    """Pause recording within a block."""
     return mode(False, train_mode)
 
 
@@ -42,9 +42,9 @@ def backward(
     heads: Any, head_grads: Any = None, retain_graph: bool = False, train_mode: bool = True
 ) -> None:
     """Compute the gradients of all arrays on which the heads depend; head_grads default to ones."""
-    one = isinstance(heads, NDArray)
-    grads = [head_grads] if one else head_grads
-    differentiate([heads] if one else heads, grads, retain_graph, train_mode)
+    is_single = isinstance(heads, NDArray)
+    grads = [head_grads] if is_single else head_grads
+    differentiate([heads] if is_single else heads, grads, retain_graph, train_mode)
 
 
 def grad(
@@ -57,7 +57,7 @@ def grad(
 ) -> list[NDArray]:
     """Return the gradients with respect to these arrays; second derivatives are not supported.
 
-    The gradients that the arrays hold do not change.
+    The gradients attached to the arrays do not change.
     """
     if create_graph:
         raise MXNetError("create_graph is True; upconv.mxnet has first derivatives only.")

@@ -14,11 +14,11 @@ _DEVICES = ("cpu", "gpu", "cpu_pinned", "cpu_shared")
 
 
 class MXNetError(UpconvError, RuntimeError):
-    """An operator refuses its arguments, or a graph is not complete; the message says why."""
+    """Arguments that an operator refuses, or an incomplete graph; the message says why."""
 
 
 def _also(kind: type[Exception]) -> type[MXNetError]:
-    """Create an `MXNetError` that is also a Python error, as MXNet's Python code raises it."""
+    """Create an `MXNetError` that is also a Python error, as raised by MXNet's Python code."""
     names = {"__doc__": f"An `MXNetError` that is a {kind.__name__}.", "__module__": __name__}
     return type(f"MXNet{kind.__name__}", (MXNetError, kind), names | {"__str__": Exception.__str__})
 
@@ -28,19 +28,19 @@ MXNetTypeError, MXNetValueError, MXNetIndexError, MXNetKeyError, MXNetAssertionE
 )
 
 
-def require(condition: Any, text: str) -> None:
-    """Raise `MXNetAssertionError` with this text unless the condition holds."""
+def require(condition: Any, message: str) -> None:
+    """Raise `MXNetAssertionError` with this message unless the condition holds."""
     if not condition:
-        raise MXNetAssertionError(text)
+        raise MXNetAssertionError(message)
 
 
 class DeferredInitializationError(MXNetError):
-    """A parameter was read before the first forward call, which determines its shape."""
+    """A read of a parameter before the first forward call, which determines its shape."""
 
 
 @contextmanager
 def raised_by(name: str) -> Iterator[None]:
-    """Turn errors about the arguments of the operator called `name` into `MXNetError`."""
+    """Convert errors about the arguments of the operator `name` to `MXNetError`."""
     try:
         yield
     except MXNetError:
@@ -52,7 +52,7 @@ def raised_by(name: str) -> Iterator[None]:
 
 
 def ordered(nodes: Iterable[Any], parents: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """Return these nodes of a graph and all nodes on which they depend, each after its parents."""
+    """Return these nodes and all nodes on which they depend, each after its parents."""
     seen, result = set(), []
     stack = [(node, False) for node in reversed([*nodes])]
     while stack:
@@ -114,7 +114,7 @@ def require_processor(ctx: Any) -> None:
 
 
 def absent(module: str) -> Callable[[str], Any]:
-    """Create a `__getattr__` for a module that has only a part of MXNet's names."""
+    """Create a `__getattr__` for a module that has only some of MXNet's names."""
 
     def missing(name: str) -> Any:
         raise AttributeError(

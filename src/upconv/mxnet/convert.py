@@ -34,7 +34,7 @@ def to_torch(layer: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     if "adj" not in attributes:
         raise MXNetError(f"{brief(layer)} is not a transposed convolution of Gluon.")
     if layer.act is not None:
-        raise MXNetError(f"{brief(layer)} has an activation; put that after the layer.")
+        raise MXNetError(f"{brief(layer)} has an activation; move it after the layer.")
     arrays = {name: getattr(layer, name) for name in ("weight", "bias")}
     values: dict[str, Array] = {k: v.data().asnumpy() for k, v in arrays.items() if v is not None}
     if attributes["layout"][-1] == "C":

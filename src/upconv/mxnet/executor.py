@@ -77,13 +77,13 @@ class Executor:
         self._monitor = _monitored(callback, monitor_all)
 
     def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
-        """Write these arrays into the arguments, run the graph, and return `outputs`."""
+        """Copy these arrays into the arguments, run the graph, and return `outputs`."""
         for name, value in arrays.items():
             if name in self.arg_dict:
                 self._write(self.arg_dict, name, value)
             elif self._version == 1:
                 known = ", ".join(self.arg_dict)
-                raise MXNetTypeError(f"{name!r} is no argument; there are {known}.")
+                raise MXNetTypeError(f"{name!r} is not an argument; there are {known}.")
         leaves = {name: self._leaf(name, x) for name, x in self.arg_dict.items()}
         leaves |= self.aux_dict
         records, results = any(grad is not None for grad in self.grad_dict.values()), None
@@ -103,7 +103,7 @@ class Executor:
         self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None,
         allow_extra_params: bool = False,
     ) -> None:  # fmt: skip
-        """Write arrays by name into the arguments and states."""
+        """Copy arrays into the arguments and states by name."""
         for targets, values in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
             for name, value in values.items():
                 if name in targets:
@@ -135,7 +135,7 @@ class Executor:
         targets[name][:] = value
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:
-        """Return a leaf for one argument; two names may share an array."""
+        """Return a leaf for one argument, because two names may share an array."""
         grad = self.grad_dict[name]
         return NDArray(array.value, None if grad is None else Leaf(grad, self._requests[name]))
 
@@ -147,14 +147,14 @@ class Executor:
             raise MXNetError("backward must follow forward(is_train=True).")
         losses = all(node.op in _LOSSES for node, _ in self._symbol.entries)
         if out_grads is None and self._version == 1 and not losses:
-            raise MXNetError("out_grads is not given, and an output is not a loss; give gradients.")
+            raise MXNetError("out_grads is not given, and an output is not a loss; pass gradients.")
         grads = [None] * len(self.outputs) if out_grads is None else out_grads
         pairs = [(y, g) for y, g in zip(self.outputs, grads, strict=False) if y.source is not None]
         differentiate([y for y, _ in pairs], [g for _, g in pairs], True, is_train)
 
 
 def _named(argument: str, names: list[str], values: Any, required: bool = True) -> dict[str, Any]:
-    """Return arrays by name, from a list in the order of names or a dict with any other names."""
+    """Return arrays by name, from a list in the order of names, or a dict that may have others."""
     if not isinstance(values, Mapping):
         values = dict(zip(names, values or (), strict=False))
     arrays = {name: values[name] for name in names if values.get(name) is not None}
@@ -168,7 +168,7 @@ def _named(argument: str, names: list[str], values: Any, required: bool = True) 
 
 
 def _requests(names: list[str], grad_req: Any, version: int) -> dict[str, str]:
-    """Return the words of grad_req by name; in 1.x a name missing from a dict is "null"."""
+    """Return each name's word of grad_req; in 1.x a name missing from a dict is "null"."""
     if isinstance(grad_req, str):
         grad_req = dict.fromkeys(names, grad_req)
     elif not isinstance(grad_req, Mapping):
@@ -178,8 +178,8 @@ def _requests(names: list[str], grad_req: Any, version: int) -> dict[str, str]:
         raise MXNetKeyError(f"grad_req has not all of {', '.join(names)}.")
     for name, word in grad_req.items():
         if word not in REQUESTS:
-            text = f"grad_req of {name} is {brief(word)}; expected null, write or add."
-            raise MXNetValueError(text)
+            message = f"grad_req of {name} is {brief(word)}; expected null, write or add."
+            raise MXNetValueError(message)
     return {name: grad_req.get(name, "null") for name in names}
 
 
@@ -187,10 +187,10 @@ def bind(
     symbol: Symbol, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write",
     aux_states: Any = None, *, version: int = 1,
 ) -> Executor:  # fmt: skip
-    """Return an executor on these arrays, by name or in the order of `list_arguments`.
+    """Return an executor on these arrays, given by name or in the order of `list_arguments`.
 
-    args_grad: the arrays to write gradients to; an argument without one has no gradient. version:
-    MXNet's version. In 2, backward defaults to ones, and forward ignores unknown names.
+    args_grad: arrays for the gradients; an argument without one has no gradient. version: MXNet's
+    version. In 2, backward defaults to ones, and forward ignores unknown names.
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = _named("args", names, args) | _named("aux_states", states, aux_states)
@@ -198,7 +198,7 @@ def bind(
     for name, shape in zip(names, symbol.infer_shape_partial(**shapes)[0], strict=True):
         if shapes[name] != shape:
             raise MXNetError(f"{name} has shape {shapes[name]}; expected {shape}.")
-    if version > 1:  # later changes to the caller's arrays are not seen
+    if version > 1:  # later changes to the caller's arrays have no effect
         arrays = {name: NDArray(np.array(x.value)) for name, x in arrays.items()}
     grads = _named("args_grad", names, args_grad, required=False)
     return Executor(symbol, arrays, grads, _requests(names, grad_req, version), version)
@@ -208,7 +208,7 @@ def simple_bind(
     symbol: Symbol, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, *,
     version: int = 1, **shapes: Any,
 ) -> Executor:  # fmt: skip
-    """Return an executor on arrays of zeros, with shapes and types inferred from the given ones.
+    """Return an executor on arrays of zeros; infer their shapes and types from the given ones.
 
     type_dict: types by name; float32 is the default.
     """

@@ -29,7 +29,7 @@ class Fluent:
     """A value to which operators apply; `_apply` computes an operator or adds it to a graph."""
 
     numpy_like = False
-    wide = "broadcast_"  # the prefix of arithmetic between shapes that differ
+    arithmetic_prefix = "broadcast_"  # of operators on shapes that differ
     __array_priority__ = 1000.0  # NumPy numbers on the left leave arithmetic to this class
 
     def _apply(self, operator: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -51,16 +51,16 @@ class Fluent:
         return partial(self.call, name)
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
-        """Return the elements in another shape, which may use MXNet's codes except in `mx.np`."""
+        """Return the elements in another shape, which may use MXNet's codes outside `mx.np`."""
         codes = named.pop("shape", shape[0] if len(shape) == 1 else shape)
         return self.call("reshape", **{"newshape" if self.numpy_like else "shape": codes}, **named)
 
     def with_other(self, word: str, other: Any, left: bool = False) -> Any:
-        """Apply arithmetic with a number or a value of the same kind, on either side."""
-        start, wide = ("_npi_", "_npi_") if self.numpy_like else ("_", self.wide)
+        """Apply arithmetic with a number or a value of the same kind on either side."""
+        start, prefix = ("_npi_",) * 2 if self.numpy_like else ("_", self.arithmetic_prefix)
         word = NUMPY_WORDS.get(word, word) if self.numpy_like else word
         if isinstance(other, Fluent):
-            operator = OPERATORS[f"{wide}{word}"]
+            operator = OPERATORS[f"{prefix}{word}"]
             return self._apply(operator, [other, self] if left else [self, other], {})
         operator = OPERATORS[f"{start}{'r' if left else ''}{word}_scalar"]
         return self._apply(operator, [self], {"scalar": other})
@@ -104,7 +104,7 @@ def named(name: str, function: Callable[[str, Operator], Any], prefix: str = "")
     """Return a function of `mx.nd`, `mx.np` or `mx.sym` by its name.
 
     function: creates it from an operator. prefix: the prefix of the operator's name. Modules do not
-    store the result, because it would shadow Python's max, sum and so on.
+    store the result, because it would shadow built-ins such as max and sum.
     """
     if name in FUNCTIONS:
         return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)

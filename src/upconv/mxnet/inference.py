@@ -1,6 +1,6 @@
-"""Shapes and element types of a graph, inferred from inputs to outputs and back.
+"""Shapes and element types in a graph, inferred from inputs to outputs and back.
 
-An operator infers again whenever one of its values becomes known, until nothing changes.
+Each operator infers again when one of its values becomes known, until nothing changes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .operators import Shape, unified
 from .params import TYPES
 
 Key = tuple[int, int]
-"""A value of the graph: the id of its node, and the number of the output."""
+"""A value in the graph: its node's id and the output's number."""
 
 
 def infer_shapes(nodes: Sequence[Any], shapes: Mapping[str, Shape]) -> dict[Key, Shape | None]:
-    """Infer the shapes of all values of a graph from the variables' shapes; 0 is unknown.
+    """Infer the shapes of all values in a graph from the variables' shapes; 0 is unknown.
 
     nodes: the result of `Symbol.nodes`. Raises `MXNetError` for shapes that contradict each other.
     """
@@ -32,12 +32,12 @@ def infer_shapes(nodes: Sequence[Any], shapes: Mapping[str, Shape]) -> dict[Key,
             sizes = kinds.KINDS["shape"]("shape", shape) if shape else None
             known[id(node), 0] = sizes and tuple(max(0, size) for size in sizes)
     infer = lambda node, inputs, outputs: node.operator.infer(node.p, inputs, outputs)  # noqa: E731
-    _settle(nodes, known, infer, lambda name, a, b: unified(f"the shape of {name}", a, b))
+    _propagate(nodes, known, infer, lambda name, a, b: unified(f"the shape of {name}", a, b))
     return known
 
 
 def infer_types(nodes: Sequence[Any], types: Mapping[str, Any]) -> dict[Key, np.dtype[Any] | None]:
-    """Infer the element types of all values of a graph, as `infer_shapes` infers shapes."""
+    """Infer the element types of all values in a graph, as `infer_shapes` infers shapes."""
     known: dict[Key, Any] = {}
     for node in nodes:
         if node.operator is None:
@@ -45,7 +45,7 @@ def infer_types(nodes: Sequence[Any], types: Mapping[str, Any]) -> dict[Key, np.
             if isinstance(kind, str) and kind.isdigit() and int(kind) < len(TYPES):
                 kind = TYPES[int(kind)]  # a number, as in files
             known[id(node), 0] = None if kind is None else kinds.KINDS["dtype"](node.name, kind)
-    _settle(nodes, known, lambda node, *known: node.operator.types(node.p, *known), _same_type)
+    _propagate(nodes, known, lambda node, *known: node.operator.types(node.p, *known), _same_type)
     return known
 
 
@@ -55,7 +55,7 @@ def _same_type(name: str, first: Any, second: Any) -> Any:
     return second if first is None else first
 
 
-def _settle(
+def _propagate(
     nodes: Sequence[Any], known: dict[Key, Any], infer: Callable[..., Any], unify: Any
 ) -> None:
     """Add to `known` the shapes or types that operators infer for their inputs and outputs."""

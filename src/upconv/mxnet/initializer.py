@@ -1,4 +1,4 @@
-"""Initial values of parameters: `mx.init`, which MXNet also calls `mx.initializer`."""
+"""Initial values of parameters: `mx.init`, also named `mx.initializer`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InitDesc(str):
 class Initializer:
     """The base of all initializers. A subclass defines `_init_weight(name, array)`.
 
-    The suffix of a parameter's name selects the values: zeros for bias, beta and mean, ones for
+    The suffix of a parameter's name selects its values: zeros for bias, beta and mean, ones for
     gamma and var; `_init_weight` fills a weight. Gluon calls `_init_weight` for every parameter.
 
     >>> import upconv.mxnet as mx
@@ -39,13 +39,13 @@ class Initializer:
     array([3., 3.], dtype=float32)
     """
 
-    fill: Any = None  # the values of a weight, from its name and shape
+    fill: Any = None  # returns a weight's values, given its name and shape
 
     def __init__(self, **kwargs: Any) -> None:
         self._kwargs = kwargs
 
     def dumps(self) -> str:
-        """Return the initializer as text that `create` reads."""
+        """Return the initializer as a string that `create` reads."""
         return json.dumps([type(self).__name__.lower(), self._kwargs], default=np.ndarray.tolist)
 
     def __call__(self, desc: str, arr: Any) -> None:
@@ -81,7 +81,7 @@ Zero, One = partial(Constant, 0), partial(Constant, 1)
 
 
 class Uniform(Initializer):
-    """Uniform between -scale and scale."""
+    """Uniform values between -scale and scale."""
 
     def __init__(self, scale: float = 0.07) -> None:
         super().__init__(scale=scale)
@@ -91,7 +91,7 @@ class Uniform(Initializer):
 
 
 class Normal(Initializer):
-    """Normal with a standard deviation of sigma."""
+    """Normal values with a standard deviation of sigma."""
 
     def __init__(self, sigma: float = 0.01) -> None:
         super().__init__(sigma=sigma)
@@ -101,7 +101,7 @@ class Normal(Initializer):
 
 
 class Xavier(Initializer):
-    """Random with a scale of sqrt(magnitude / factor) for a weight of at least two axes.
+    """Random values with a scale of sqrt(magnitude / factor), for a weight with two axes or more.
 
     factor_type: "in" is shape[1] times the kernel's positions, "out" is shape[0] times them, "avg"
         is their mean. For a transposed convolution's weight, (C, F/G, kernel), "in" is the output.
@@ -168,7 +168,7 @@ def register(kind: Any) -> Any:
 
 
 def create(value: Any, **kwargs: Any) -> Any:
-    """Create an initializer from a name, the text of `dumps`, a number or an array.
+    """Create an initializer from a name, the result of `dumps`, a number or an array.
 
     >>> create('["xavier", {"magnitude": 2}]').dumps()
     '["xavier", {"rnd_type": "uniform", "factor_type": "avg", "magnitude": 2}]'

@@ -24,7 +24,7 @@ _SAME_AXES = {
     "Activation", "BatchNorm", "BlockGrad", "Cast", "Dropout", "LRN", "LeakyReLU", "Pad", "Pooling",
     "UpSampling", "clip", "identity", "relu", "sigmoid", "tanh",
 }  # fmt: skip
-"""Operators whose result has the axes and the channels of their first input."""
+"""Operators whose result has the same axes and channels as their first input."""
 
 
 class Model:
@@ -32,9 +32,9 @@ class Model:
 
     graph: a symbol, as `mx.sym.load` returns it. arrays: parameters and states by name; the
     attribute `arrays` holds read-only copies. `inputs` are the names of the other variables,
-    without the labels of losses. `outputs` are the names of the results of `run`. Inputs are
-    converted to `dtype`, the narrowest floating type of the parameters. Raises `MXNetError` for a
-    missing parameter.
+    except the labels of losses. `outputs` are the names of the results of `run`. Inputs are
+    converted to `dtype`, the parameters' narrowest floating type. Raises `MXNetError` for a missing
+    parameter.
 
     >>> import upconv.mxnet as mx
     >>> model = Model(mx.sym.Activation(mx.sym.var("x"), act_type="relu", name="act"), {})
@@ -74,19 +74,19 @@ class Model:
         )
 
     def described_arrays(self) -> str:
-        """Return the number of arrays, as "5 arrays"."""
+        """Return the number of arrays, such as "5 arrays"."""
         return f"{len(self.arrays)} array{'s' * (len(self.arrays) != 1)}"
 
     def described_inputs(self) -> str:
-        """Return the inputs with their known axes, as "data (N, 3, H, W)"."""
+        """Return the inputs with their known axes, such as "data (N, 3, H, W)"."""
         pairs = ((name, ", ".join(map(str, axes))) for name, axes in self.input_shapes().items())
         return ", ".join(f"{name} ({axes})" if axes else name for name, axes in pairs)
 
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
-        """Return the axes of each input, with the number of channels from the parameters' shapes.
+        """Return each input's axes, with the number of channels from the parameters' shapes.
 
-        The channels of an input are known if a layer with weights reads it, directly or after
-        layers that keep the axes; the entry of another input is empty.
+        An input's channels are known if a layer with weights reads it, directly or through layers
+        that keep the axes; the entries of other inputs are empty.
 
         >>> import upconv.mxnet as mx
         >>> net = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(3, 3), num_filter=8, name="up")
@@ -125,7 +125,7 @@ class Model:
         return [y.asnumpy() for y in outputs]
 
     def explain(self, /, **inputs: Any) -> str:
-        """Describe the parts that `run` computes as networks, and why other nodes are in none."""
+        """Describe the parts that `run` computes as networks, and why it excludes other nodes."""
         return str(self._networks.prepared(self._converted(inputs)))
 
     def _converted(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -156,7 +156,7 @@ def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
     if kind == "FullyConnected":
         return ("N", weight[1])
     layout = p.layout or "NC" + "DHW"[-len(p.kernel) :]
-    first = kind == "Deconvolution"  # the axis of the weight for channels of the input
+    first = kind == "Deconvolution"  # whether the weight's first axis is the input's channels
     axis = 0 if first else layout.index("C")
     channels = weight[axis] * (1 if first else p.num_group)
     return tuple(channels if letter == "C" else letter for letter in layout)
@@ -173,7 +173,7 @@ def load(symbol_json: Name, params: Name | None = None) -> Model:
 
 
 def params_name(prefix: str, epoch: int) -> str:
-    """Return the name of a checkpoint's parameters, such as "net-0000.params"."""
+    """Return the name of a checkpoint's file of parameters, such as "net-0000.params"."""
     with raised_by("epoch"):
         return f"{prefix}-{epoch:04d}.params"
 
@@ -194,7 +194,7 @@ def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, 
 def load_checkpoint(
     prefix: str, epoch: int
 ) -> tuple[Symbol, dict[str, NDArray], dict[str, NDArray]]:
-    """Read the graph of `prefix-symbol.json`, and parameters and states as `load_params` does."""
+    """Read the graph in `prefix-symbol.json`, and parameters and states as `load_params` does."""
     return load_symbol(f"{prefix}-symbol.json"), *load_params(prefix, epoch)
 
 

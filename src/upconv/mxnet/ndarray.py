@@ -1,7 +1,7 @@
 """Arrays: `mx.nd`. An `NDArray` holds a NumPy array and the node that computed it.
 
 Operators compute immediately, so `waitall` and similar functions do nothing. Every other function
-of `mx.nd` is the operator of its name.
+of `mx.nd` is the operator of the same name.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class NDArray(Fluent):
         return self.call("identity")
 
     def copyto(self, other: Any) -> Any:
-        """Write the values into another array, or make a copy on a device."""
+        """Copy the values into another array, or into a new one on a device."""
         if isinstance(other, Context):
             require_processor(other)
             return self.copy()
@@ -112,7 +112,7 @@ class NDArray(Fluent):
     wait_to_read = nothing
 
     def attach_grad(self, grad_req: str = "write", stype: Any = None) -> None:
-        """Begin a graph at this array, with a gradient that is initially zero.
+        """Start a graph at this array, with a gradient that is initially zero.
 
         grad_req: "null", "write" or "add".
         """
@@ -152,7 +152,7 @@ class NDArray(Fluent):
         return type(self)(part if part.flags.c_contiguous else part.copy())
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
-        """Return the elements in another shape, as a view where nothing is recorded."""
+        """Return the elements in another shape, as a view if nothing is recorded."""
         copy = super().reshape(*shape, **named)
         recorded = STATE.recording and self.source is not None
         return copy if self.numpy_like or recorded else type(self)(self.value.reshape(copy.shape))
@@ -212,9 +212,9 @@ def _plain_key(key: Any) -> Any:
 def applied(
     operator: Operator, attributes: Any, inputs: Sequence[NDArray], name: str = ""
 ) -> tuple[list[NDArray], int]:
-    """Run an operator on arrays; return all outputs, and how many a caller sees.
+    """Run an operator on arrays; return all outputs, and how many of them a caller sees.
 
-    name: the beginning of error messages, by default the operator's name.
+    name: the start of error messages, by default the operator's name.
     """
     values, sources = [x.value for x in inputs], [x.source for x in inputs]
     outputs, node, visible = compute(operator, attributes, values, sources, name)
@@ -225,7 +225,7 @@ def applied(
 def invoke(
     operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any], out: Any = None
 ) -> Any:
-    """Run an operator on arrays; return an array, or a list of several outputs."""
+    """Run an operator on arrays; return its output, or a list if there are several."""
     for i, x in enumerate(inputs):
         if not isinstance(x, NDArray):
             raise MXNetError(f"{operator.name}: input {i} is {brief(x)}; expected an NDArray.")
@@ -250,7 +250,7 @@ def differentiate(
     heads: Sequence[NDArray], head_grads: Sequence[Any] | None, retain: bool, training: bool,
     keep: Any = None,
 ) -> None:  # fmt: skip
-    """Write the gradients of all leaves of the heads, or pass them to `keep(leaf, gradient)`."""
+    """Write the gradients of all the heads' leaves, or pass them to `keep(leaf, gradient)`."""
     grads = [None] * len(heads) if head_grads is None else list(head_grads)
     if len(grads) != len(heads):
         raise MXNetError(f"{len(grads)} head gradients; expected {len(heads)}, one for each head.")
@@ -287,7 +287,7 @@ def function(name: str, operator: Operator) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Replace `NDArray`s by NumPy arrays, even in lists, tuples and dicts."""
+    """Replace `NDArray`s with NumPy arrays, even in lists, tuples and dicts."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -299,7 +299,7 @@ _AS_NUMPY = {"val": "fill_value", "source_array": "object"}  # parameters of mx.
 
 
 def creating(name: str, kind: type[NDArray]) -> Any:
-    """Return a function that creates arrays of a kind by NumPy's function of this name."""
+    """Return a function that creates arrays of a kind with NumPy's function of this name."""
 
     def create(
         *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, stype: Any = None,
@@ -318,7 +318,7 @@ def creating(name: str, kind: type[NDArray]) -> Any:
             return kind(np.asarray(array, KINDS["dtype"]("dtype", dtype) if dtype else default))
 
     create.__name__ = create.__qualname__ = name
-    create.__doc__ = f"As numpy.{name}, but `dtype` is float32 by default."
+    create.__doc__ = f"Like numpy.{name}, but `dtype` is float32 by default."
     return create
 
 
@@ -354,7 +354,7 @@ def save(fname: Any, data: Any) -> None:
 
 
 def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
-    """Return a function that draws random numbers by this method of the generator."""
+    """Return a function that draws random numbers with this method of the generator."""
 
     def draw(
         *values: Any, shape: Any = shape, size: Any = None, dtype: Any = None, ctx: Any = None,

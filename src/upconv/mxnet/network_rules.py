@@ -28,8 +28,8 @@ from .operators.table import channels_last
 class Layers:
     """A network that is being built, and the current node, which `build` sets.
 
-    p: the node's attributes. x: its inputs, `Value`s of the network or arrays of constants.
-    sized: whether a rule has read the sizes of the data, so that the network fits only these.
+    p: the node's attributes. x: its inputs, `Value`s of the network or constant arrays.
+    sized: whether a rule has read the data's sizes, so that the network fits only these.
     """
 
     def __init__(self, network: Network) -> None:
@@ -51,7 +51,7 @@ class Layers:
         raise MXNetError(reason)
 
     def size(self, i: int = 0) -> Shape:
-        """Return the spatial size of an input; from now on, the network fits only this size."""
+        """Return an input's spatial size; from now on, the network fits only this size."""
         self.sized = True
         return self.shapes[i][2:]
 
@@ -104,7 +104,7 @@ def _instance_norm(b: Layers) -> Value:
 _WORDS = {word: word for word in ("relu", "sigmoid", "tanh", "log_sigmoid", "mish", "abs", "exp",
                                   "square", "sqrt", "sin", "cos")}  # fmt: skip
 _WORDS["softrelu"] = "softplus"
-"""The networks' names of activations and functions, by MXNet's names."""
+"""MXNet's name of an activation or function -> the network's."""
 
 
 def _activation(b: Layers, word: str) -> Value:
@@ -131,7 +131,7 @@ def _pooling(b: Layers) -> Value:
         return b.network.max_pool(*arguments)
     if b.p.pool_type == "sum" and any(after > begin for begin, after in ends):
         b.refuse("windows reach beyond the padding")
-    # An average counts positions of the padded data, which are the data's if there is no padding.
+    # An average counts positions of the padded data; without padding, these are the data's.
     inside = b.p.count_include_pad is False or not any(windows.pad)
     inside = inside and b.p.pool_type == "avg"
     if not inside and any(after > begin for begin, after in ends):

@@ -1,6 +1,6 @@
 """Graphs whose largest parts run as networks of `upconv.network`, each part as one node.
 
-`Networks` holds the graphs of one symbol by the shapes of the inputs. It builds a graph in steps:
+`Networks` holds one symbol's graphs by the inputs' shapes. It builds a graph in steps:
 
 1. Infer shapes and element types. Compute the nodes that depend only on constants.
 2. Select the nodes that `network_rules` can build individually, in float32.
@@ -41,7 +41,7 @@ Report = Callable[[Node, list[NDArray], list[NDArray]], Any]
 
 
 def roles(symbol: Symbol) -> dict[str, set[str]]:
-    """Return the operators' names for each variable."""
+    """Return the names that operators have for each variable."""
     names: dict[str, set[str]] = {}
     for node in symbol.nodes():
         for name, (parent, _) in zip(node.named_inputs(), node.inputs, strict=True):
@@ -92,9 +92,9 @@ class Prepared(NamedTuple):
 
 
 class Networks:
-    """The graphs of a symbol for inputs of several shapes; several threads may use it.
+    """A symbol's graphs for inputs of several shapes; several threads may use it.
 
-    constants: arrays of the variables that are not inputs; they must not change.
+    constants: arrays for the variables that are not inputs; they must not change.
     """
 
     def __init__(self, symbol: Symbol, constants: Mapping[str, Array]) -> None:
@@ -138,10 +138,10 @@ class Networks:
 
 
 class WatchedNetworks:
-    """Networks of a symbol whose constants may be modified.
+    """A symbol's networks; the constants may be modified.
 
-    They are built at the second call with the same values, so a block that is trained between calls
-    is not compiled for each call.
+    The networks are built at the second call with the same values. A block that is trained between
+    calls is therefore not compiled for each call.
     """
 
     def __init__(self, symbol: Symbol) -> None:
@@ -151,7 +151,7 @@ class WatchedNetworks:
     def run(self, constants: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any] | None:
         """Compute the outputs from `NDArray`s by name; return None if no part is a network."""
         arrays = {name: x.value for name, x in constants.items()}
-        # The token expires when an array is written. It keeps no array alive.
+        # The token expires when an array is written, and keeps no array alive.
         token = plan_of([*arrays.values()], self._number, object) if arrays else None
         if token is None:
             return None
@@ -164,12 +164,12 @@ class WatchedNetworks:
 
 
 def _opened(inputs: Mapping[str, Array]) -> Any:
-    """Return the key of networks of open sizes: names, ranks, channels, types."""
+    """Return the key of networks with open sizes: names, ranks, channels, types."""
     return tuple((name, x.ndim, x.shape[1:2], x.dtype) for name, x in inputs.items())
 
 
 class _Part(NamedTuple):
-    """Nodes that become one node, the values they read, and those of their values others read."""
+    """Nodes that become one node, the values that they read, and their values that others read."""
 
     nodes: list[Node]
     inputs: list[Key]
@@ -177,7 +177,7 @@ class _Part(NamedTuple):
 
 
 class _Parts:
-    """A symbol with known shapes and types of all values, and its parts."""
+    """A symbol whose values have known shapes and types, and its parts."""
 
     def __init__(
         self, symbol: Symbol, constants: Mapping[str, Array], shapes: Mapping[Key, Any],
@@ -201,7 +201,7 @@ class _Parts:
         self._able = {id(node) for node in nodes if self._can_build(node)}
 
     def _can_build(self, node: Node) -> bool:
-        """Return whether a network can compute the node; else put the reason into `reasons`."""
+        """Return whether a network can compute the node; if not, add the reason to `reasons`."""
         if node.operator is None or (id(node), 0) in self._constants:
             return False
         if node.op not in RULES:
@@ -210,7 +210,7 @@ class _Parts:
         data = [key for key in _keys(node) if key not in self._constants]
         try:
             if any(self._kinds.get(key) != _FLOAT for key in (*_keys(node), (id(node), 0))):
-                raise MXNetError("networks compute float32")
+                raise MXNetError("networks compute only float32")
             try:
                 self._try(node, data, self.sized)
             except UpconvError:  # for example, a value has one position only at these sizes
@@ -222,8 +222,8 @@ class _Parts:
         return True
 
     def _try(self, node: Node, data: list[Key], sized: bool) -> None:
-        """Build the node alone; raises `UpconvError` where a network cannot compute it."""
-        layers, values = self._begun(data, sized)
+        """Build the node alone; raise `UpconvError` if a network cannot compute it."""
+        layers, values = self._empty(data, sized)
         outputs = layers.build(node, *self._operands(node, values))
         if any(self._symbol.reads[id(node), i] for i in range(len(outputs), 9)):
             raise MXNetError("more than its first output is read")
@@ -231,10 +231,10 @@ class _Parts:
         known = dict(zip(layers.network.inputs, map(self._shapes.get, data), strict=True))
         graph = layers.network.graph(**known)
         if graph.shapes[graph.outputs[0]] != self._shapes[id(node), 0]:
-            raise MXNetError("a network computes another shape")
+            raise MXNetError("a network's result has another shape")
         self.sized |= layers.sized
 
-    def _begun(self, keys: list[Key], sized: bool) -> tuple[Layers, dict[Key, Value]]:
+    def _empty(self, keys: list[Key], sized: bool) -> tuple[Layers, dict[Key, Value]]:
         """Return a network without layers, of open or fixed sizes, and the values of its inputs."""
         shapes: list[Any] = [self._shapes[key] for key in keys]
         if any(shape is None or len(shape) < 3 or 0 in shape for shape in shapes):
@@ -248,13 +248,13 @@ class _Parts:
     def _operands(
         self, node: Node, values: Mapping[Key, Value]
     ) -> tuple[list[Value | Array], list[Shape]]:
-        """Return the inputs of a node, as values and constants, and their shapes."""
+        """Return a node's inputs, as values and constants, and their shapes."""
         keys = _keys(node)
         operands = [self._constants[k] if k in self._constants else values[k] for k in keys]
         return operands, [self._shapes[key] for key in keys]
 
     def rewritten(self) -> Symbol:
-        """Return the symbol with a node for each part; the symbol itself if there is none."""
+        """Return the symbol with a node for each part; the symbol itself without parts."""
         parts = {id(node): part for part in self._parts() for node in part.nodes}
         if not parts:
             return self._symbol
@@ -262,7 +262,7 @@ class _Parts:
         by_id = {id(node): node for node in self._symbol.nodes()}
 
         def entry(key: Key) -> tuple[Node, int]:
-            """Return the new value in place of an old one, after the values it depends on."""
+            """Return an old value's replacement, after creating those that it depends on."""
             if key not in entries:
                 part = parts.get(key[0])
                 if part is not None:
@@ -306,7 +306,7 @@ class _Parts:
                 self.reasons |= {node.name: reason for node in members}
 
     def _part(self, nodes: list[Node]) -> _Part:
-        """Return nodes with the values they read, and those of their values others read."""
+        """Return nodes with the values that they read, and their values that others read."""
         inside = {id(node) for node in nodes}
         reads, all_reads = Counter(key for node in nodes for key in _keys(node)), self._symbol.reads
         inputs = [key for key in reads if key[0] not in inside and key not in self._constants]
@@ -314,7 +314,7 @@ class _Parts:
         return _Part(nodes, inputs, outputs)
 
     def _network_node(self, part: _Part, inputs: list[tuple[Node, int]]) -> Node:
-        layers, values = self._begun(part.inputs, self.sized)
+        layers, values = self._empty(part.inputs, self.sized)
         for node in part.nodes:
             outputs = layers.build(node, *self._operands(node, values))
             values |= {(id(node), i): value for i, value in enumerate(outputs)}

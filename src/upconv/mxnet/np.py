@@ -1,7 +1,7 @@
 """Arrays as in NumPy: `mx.np`. Names that are not defined here are operators of `mx.np`.
 
-NumPy computes those of its functions for which there is no operator. These have no gradient, so
-they refuse an array that is being recorded.
+NumPy computes its own functions that have no operator. They have no gradient, so they refuse an
+array that is being recorded.
 """
 
 from __future__ import annotations

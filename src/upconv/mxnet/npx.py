@@ -52,7 +52,7 @@ def _windowed(name: str) -> Any:
 
     apply.__name__ = name.lower()
     apply.__doc__ = (
-        f"{name} with MXNet 2's defaults: it takes a bias unless no_bias is true, and attributes "
+        f"{name} with MXNet 2's defaults: it has a bias unless no_bias is true, and attributes "
         "that are None are ignored. Raises `AssertionError` where MXNet's wrapper does."
     )
     return apply

@@ -1,7 +1,7 @@
 """Rules that express MXNet's operators in ONNX: `RULES` maps each to a function of a `Writer`.
 
-Every shape is known, so pads, windows and codes of Reshape become numbers. Where an average
-pooling divides by other counts than ONNX does, the result is multiplied by the ratio of the counts.
+Every shape is known, so pads, windows and Reshape's codes become numbers. If an average pooling
+divides by other counts than ONNX does, the result is multiplied by the ratio of the counts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .operators.table import channels_last
 class Writer:
     """A graph that is being written, and the current node, which `write` sets.
 
-    p: the node's attributes. x, shapes: its inputs and their shapes. out: the shape of its first
-    output. channel_axis: the axis of data's channels. size: the sizes of the other axes.
+    p: the node's attributes. x, shapes: its inputs and their shapes. out: its first output's shape.
+    channel_axis: the data's channel axis. size: the sizes of its spatial axes.
     """
 
     def __init__(self, inputs: Mapping[str, Array], arrays: Mapping[str, Array], opset: int):
@@ -45,11 +45,11 @@ class Writer:
         self.variables, self.values = data | constants, dict[Any, Any]()
 
     def value(self, node: Any, i: int) -> Any:
-        """Return an output of a node, or a variable; None for a label, which ONNX nodes ignore."""
+        """Return a node's output, or a variable; None for a label, which ONNX nodes ignore."""
         return self.values[id(node), i] if node.operator else self.variables.get(node.name)
 
     def write(self, node: Any, inputs: list[NDArray], outputs: list[NDArray]) -> None:
-        """Write an operator that was computed; raises `MXNetError` where there is no rule."""
+        """Write an operator that was computed; raise `MXNetError` if there is no rule."""
         self.node, self.p, self.x = node, node.p, [self.value(*entry) for entry in node.inputs]
         first = (inputs or outputs)[0]
         self.shapes, self.shape = [x.shape for x in inputs], first.shape
@@ -78,18 +78,18 @@ class Writer:
         kind = self.dtype if isinstance(x, (int, float)) else getattr(x, "dtype", np.int64)
         return self.tape.op("Constant", [], {"value": self.ir.tensor(np.array(x, kind))})
 
-    def refuse(self, why: str) -> Any:
+    def refuse(self, reason: str) -> Any:
         """Raise an error that names the node."""
-        raise MXNetError(f"{self.node.name} ({self.node.op}): it cannot be written: {why}.")
+        raise MXNetError(f"{self.node.name} ({self.node.op}): it cannot be written: {reason}.")
 
     def moved(self, x: Any, axis: int, target: int = 1) -> Any:
-        """Move an axis of data."""
+        """Move an axis of the data."""
         order = [a for a in range(self.rank) if a != axis]
         order.insert(target, axis)
         return x if axis == target else self.op("Transpose", x, perm=order)
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        """Convert the elements to a type; None does nothing."""
+        """Convert the elements to a type; do nothing for None."""
         kind = None if dtype is None else self.ir.DataType.from_numpy(np.dtype(dtype))
         return x if kind is None else self.op("Cast", x, to=kind.value)
 
@@ -137,8 +137,8 @@ def _normalized(w: Writer) -> Any:
 def _leaky(w: Writer) -> Any:
     kind, x = w.p.act_type, w.x[0]
     if kind == "gelu":
-        wide = w.op("Add", w.op("Erf", w.op("Mul", x, 0.5**0.5)), 1.0)
-        return w.op("Mul", w.op("Mul", x, 0.5), wide)
+        factor = w.op("Add", w.op("Erf", w.op("Mul", x, 0.5**0.5)), 1.0)
+        return w.op("Mul", w.op("Mul", x, 0.5), factor)
     if kind == "prelu":
         return w.op("PRelu", x, w.op("Reshape", w.x[1], (-1,) + (1,) * (w.rank - 2)))
     if kind == "selu":
@@ -159,7 +159,7 @@ def _pooling(w: Writer) -> Any:
     windows = Windows(w.p, w.size)
     pads = (*windows.pad, *windows.after)
     if any(pad >= size for pad, size in zip(pads, windows.kernel * 2, strict=True)):
-        w.refuse("a window lies outside the data")
+        w.refuse("a window is outside the data")
     x = w.moved(w.x[0], w.channel_axis)
     options: Any = {"kernel_shape": windows.kernel, "strides": windows.stride, "pads": pads}
     if w.p.pool_type == "max":
@@ -265,7 +265,7 @@ _KINDS = {
     "maximum": "Max", "minimum": "Min", "not_equal": "Equal Not", "lesser": "Less",
     "greater_equal": "GreaterOrEqual", "lesser_equal": "LessOrEqual",
 }  # fmt: skip
-"""ONNX's operators for a word, in order, if they differ from the word in title case."""
+"""ONNX's operators for a word, in order, unless it is the word in title case."""
 
 
 def _unary(w: Writer, word: str, left: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Plans of layers with constant weights: packed once, and dropped when a weight is written.
+"""Layers' plans for constant weights: packed once, and dropped when a weight is written.
 
 A layer packs its weight at the second call with the same array, shapes and attributes, and keeps
 the plan. Code that writes an `NDArray` calls `written`. A view counts as the array that owns its
@@ -20,9 +20,9 @@ Array = npt.NDArray[Any]
 _MAX_PLANS = 4  # plans of one weight, each of which holds a packed weight
 _LOCK = threading.Lock()
 _HELD: dict[Any, tuple[list[weakref.ref[Array]], Any]] = {}
-"""Arrays and their plan, None before the second use, by the arrays' addresses and the key.
+"""Addresses of arrays and the key -> the arrays and their plan, None before the second use.
 
-An array, and with it an entry, may be freed at any time, so searches run over copies.
+An array, and with it an entry, may be freed at any time, so searches use copies.
 """
 
 
@@ -43,7 +43,7 @@ def written(array: Array) -> None:
 
 
 def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
-    """Return the plan for a weight, and a bias if given, from their second use on; else None.
+    """Return the plan for a weight, and a bias if given, from the second use on; else None.
 
     key: everything else on which the plan depends.
     """

@@ -1,13 +1,13 @@
-"""The `.params` files of MXNet: read arrays with names from untrusted files, and write them.
+"""MXNet's `.params` files: read named arrays from untrusted files, and write them.
 
 1. The binary form, little endian. A list: u64 0x112, u64 ignored, u64 count, the arrays, u64 count
    of names (or 0), each u64 length and UTF-8. An array: u32 magic, i32 storage (not with the first
    magic), shape of the values (sparse), shape as i32 rank and i64 sizes; i32 device and its number,
    i32 element type, type and shape of each index array (sparse), values, index arrays. The oldest
-   arrays have their rank for a magic, u32 sizes and no storage.
+   arrays have their rank in place of a magic, u32 sizes and no storage.
 2. The archive of 2.x, a `.npz`. `numpy.load` would allocate the sizes that its headers declare.
 3. The reader allocates an array only if the file holds its bytes, and reads no pickle. Sparse and
-   compressed arrays may grow to 64 times the file and 1 MiB.
+   compressed arrays may grow to 64 times the file plus 1 MiB.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Name: TypeAlias = str | os.PathLike[str]
 
 _LIST, _FIRST, _SECOND, _NUMPY = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 TYPES = ["<f4", "<f8", "<f2", "|u1", "<i4", "|i1", "<i8", "|b1", "<i2", "<u2", "<u4", "<u8"]
-_BFLOAT16, _INDICES, _MOST_AXES = 12, (4, 6), 32
+_BFLOAT16, _INDICES, _MAX_AXES = 12, (4, 6), 32
 _HEADER = re.compile(
     rb"\x93NUMPY(?s:\x01\0..|[\x02\x03]\0....)\{'descr': '([^']*)', "
     rb"'fortran_order': False, 'shape': \(([\d, ]{0,999})\), \} *\n"
 )
-_FOREIGN = (ValueError, RuntimeError, OSError, EOFError, LookupError, ArithmeticError)
+_DAMAGE = (ValueError, RuntimeError, OSError, EOFError, LookupError, ArithmeticError)
 
 
 def read_params(path: Name) -> dict[str, Array]:
@@ -58,7 +58,7 @@ def read_params(path: Name) -> dict[str, Array]:
 
 
 def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
-    """Read a file, or its bytes, as `read_params` does; but return unnamed arrays as a list."""
+    """Read a file, or its bytes, as `read_params` does, but return unnamed arrays as a list."""
     if isinstance(source, bytes):
         name, data = "the buffer", source
     else:
@@ -70,7 +70,7 @@ def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
     reader = _Reader(data, 64 * len(data) + (1 << 20))
     try:
         return _archive(reader) if data[:2] == b"PK" else _list(reader)
-    except (*_FOREIGN, zipfile.BadZipFile, zlib.error, struct.error) as error:
+    except (*_DAMAGE, zipfile.BadZipFile, zlib.error, struct.error) as error:
         raise ModelError(f"{brief(name)}, {reader.section}, byte {reader.at}: {error}.") from None
 
 
@@ -78,10 +78,10 @@ def write_params(
     path: Name, arrays: Mapping[str, Array] | Sequence[Array], *, np_shape: bool = False,
     force: bool = False,
 ) -> None:  # fmt: skip
-    """Write arrays, with names or without, into one file of the binary form.
+    """Write arrays, with or without names, to one file in the binary form.
 
-    arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 reads no int16, and
-        no unsigned integers but uint8.
+    arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 reads neither int16
+        nor unsigned integers other than uint8.
     np_shape: write the form that MXNet reads only under NumPy's shape semantics. 2.x has no other
         semantics; 1.x has them after `npx.set_np()`. Arrays without axes or elements need it.
     force: overwrite the file if it exists.
@@ -113,7 +113,7 @@ def write_params(
 
 
 def _row(name: str, values: Array) -> tuple[bytes, int, Array]:
-    """Return a name, the number of the element type and the values as a file holds them."""
+    """Return a name, the element type's number and the values as a file holds them."""
     if not isinstance(name, str) or re.search("[\0\ud800-\udfff]", name):
         raise ArgumentError("arrays", f"named {brief(name)}", "UTF-8 without null characters")
     if values.dtype.name == "bfloat16":
@@ -123,7 +123,7 @@ def _row(name: str, values: Array) -> tuple[bytes, int, Array]:
 
 
 def type_number(dtype: np.dtype[Any], name: str = "dtype") -> int:
-    """Return MXNet's number of an element type; raises `DTypeError`."""
+    """Return MXNet's number for an element type; raise `DTypeError` if there is none."""
     text = dtype.newbyteorder("<").str
     if text not in TYPES:
         raise DTypeError(name, str(dtype), "bool, integers or floats")
@@ -132,7 +132,7 @@ def type_number(dtype: np.dtype[Any], name: str = "dtype") -> int:
 
 @dataclass
 class _Reader:
-    """The bytes of a file, the allowance for arrays that expand, and the reading position."""
+    """A file's bytes, the allowance for arrays that expand, and the reading position."""
 
     data: bytes
     growth: int
@@ -155,7 +155,7 @@ class _Reader:
 
     def shape(self, least: int = 1, rank: int | None = None, size: str = "q") -> tuple[int, ...]:
         rank = self.numbers("i")[0] if rank is None else rank
-        _require(least <= rank <= _MOST_AXES, f"an array has {rank} axes")
+        _require(least <= rank <= _MAX_AXES, f"an array has {rank} axes")
         sizes = self.numbers(f"{rank}{size}")
         # NumPy refuses even an empty array if the product of its other sizes is too large.
         countable = min(sizes, default=0) >= 0 and prod(size or 1 for size in sizes) < 1 << 60
@@ -173,21 +173,21 @@ class _Reader:
         return values.view(np.uint8).astype(bool) if dtype.kind == "b" else values.copy()
 
 
-def _require(sound: object, otherwise: str) -> None:
-    if not sound:
-        raise ValueError(otherwise)
+def _require(condition: object, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
 
 
 def _list(reader: _Reader) -> dict[str, Array] | list[Array]:
     magic, _, count = reader.numbers("QQQ")
-    _require(magic == _LIST, "no list of arrays begins here")
+    _require(magic == _LIST, "no list of arrays starts here")
     arrays = [_array(reader, f"array {index + 1} of {count}") for index in range(count)]
     reader.section = "the names"
     (named,) = reader.numbers("Q")
     _require(named in (0, count), f"there are {named} names for {count} arrays")
     names = [str(reader.numbers(f"{reader.numbers('Q')[0]}s")[0], "utf-8") for _ in range(named)]
     _require(len({*names}) == named, "two arrays have the same name")
-    _require(reader.at == len(reader.data), "there is more in the file")
+    _require(reader.at == len(reader.data), "more data follows in the file")
     return dict(zip(names, arrays, strict=True)) if named else arrays
 
 
@@ -234,14 +234,14 @@ def _archive(reader: _Reader) -> dict[str, Array]:
         for member in archive.infolist():
             reader.section = f"member {brief(member.filename)}"
             name = member.filename.removesuffix(".npy")
-            _require(name not in (member.filename, *arrays), "it is there twice, or no .npy")
+            _require(name not in (member.filename, *arrays), "it is a duplicate, or not a .npy")
             reader.grow(member.file_size)
             with archive.open(member) as file:
                 parts = _HEADER.split(file.read(member.file_size), 1)
-            _require(len(parts) == 4 and not parts[0], "it is no .npy of numbers in C order")
-            _, text, sizes, data = parts
+            _require(len(parts) == 4 and not parts[0], "it is not a .npy of numbers in C order")
+            _, kind, sizes, data = parts
             shape = tuple(int(size) for size in sizes.replace(b",", b" ").split())
             inner = _Reader(data, 0)
-            arrays[name] = inner.values(TYPES.index(text.decode()), shape)
+            arrays[name] = inner.values(TYPES.index(kind.decode()), shape)
             _require(inner.at == len(data), f"it has more bytes than the shape {brief(shape)}")
     return arrays

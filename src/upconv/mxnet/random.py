@@ -10,7 +10,7 @@ _STATE = np.random.RandomState()
 
 
 def generator() -> np.random.RandomState:
-    """Return the generator of all random numbers in this package."""
+    """Return the generator that draws all random numbers in this package."""
     return _STATE
 
 

@@ -1,6 +1,6 @@
 """Graphs: `mx.sym`. A `Symbol` is one or several outputs of a graph of operators.
 
-The JSON format is that of MXNet 1.x and 2.x: nodes, each after its inputs, with text attributes.
+The JSON format is that of MXNet 1.x and 2.x: nodes, each after its inputs, with string attributes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COUNTS: dict[str, int] = {}
 class Node:
     """A variable, whose operator is None, or an operator applied to outputs of other nodes.
 
-    op: the name of the operator, "null" for a variable. attrs: text that no operator reads.
+    op: the operator's name, "null" for a variable. attrs: strings that no operator reads.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Node:
         return self.operator.named_inputs(self.p) if self.operator else ()
 
     def texts(self) -> dict[str, str]:
-        """Return the attributes of the call as MXNet writes them."""
+        """Return the call's attributes as MXNet writes them."""
         return {key: kinds.text(value) for key, value in self.attributes.items()} | self.attrs
 
     def visible(self) -> list[tuple[Node, int]]:
@@ -75,14 +75,14 @@ class Symbol(Fluent):
     ([(1, 3, 5, 5), (3, 8, 4, 4)], [(1, 8, 12, 12)], [])
     """
 
-    wide = "elemwise_"  # between symbols, as in MXNet
+    arithmetic_prefix = "elemwise_"  # between symbols, as in MXNet
 
     def __init__(self, entries: Sequence[tuple[Node, int]]) -> None:
         self.entries = list(entries)
 
     @property
     def name(self) -> str | None:
-        """The name of the node, if there is only one."""
+        """The node's name, if there is only one node."""
         nodes = {id(node): node for node, _ in self.entries}
         return next(iter(nodes.values())).name if len(nodes) == 1 else None
 
@@ -96,7 +96,7 @@ class Symbol(Fluent):
 
     @cached_property
     def reads(self) -> Counter[tuple[int, int]]:
-        """Number of reads of each value, by the id of its node and its number."""
+        """Number of reads of each value, by its node's id and its number."""
         entries = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
         return Counter((id(node), i) for node, i in entries)
 
@@ -126,11 +126,11 @@ class Symbol(Fluent):
         return [node.outputs()[i] for node, i in self.entries]
 
     def get_internals(self) -> Symbol:
-        """Return a symbol of all outputs of all nodes."""
+        """Return a symbol with all nodes' outputs."""
         return Symbol([entry for node in self.nodes() for entry in node.visible()])
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """Return the attributes as text, by the node's name."""
+        """Return all attributes as strings, by node name."""
         return {n.name: with_short_names(n.texts()) for n in self.nodes() if n.texts()}
 
     def list_attr(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ class Symbol(Fluent):
         self.entries[0][0].attrs.update(stored(attrs))
 
     def infer_shape(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """Infer the shapes of arguments, outputs and states; three times None if one is open."""
+        """Infer the shapes of arguments, outputs and states; all three are None if one is open."""
         result = self._inferred(shapes, named)
         unknown = any(shape is None or 0 in shape for part in result for shape in part)
         return (None, None, None) if unknown else result
@@ -177,7 +177,7 @@ class Symbol(Fluent):
         return arguments, [known.get((id(node), i)) for node, i in self.entries], states
 
     def infer_type(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """Infer the types of arguments, outputs and states; three times None if one is unknown."""
+        """Infer the types of arguments, outputs and states; all None if one is unknown."""
         result = self.infer_type_partial(*types, **named)
         return (None, None, None) if any(None in part for part in result) else result
 
@@ -289,10 +289,10 @@ def var(
     """Create a variable, to which an array is bound; the other arguments become attributes.
 
     shape, dtype: used by `infer_shape` and `infer_type`. more: attributes named as `__name__`.
-    Raises `MXNetError` for other names and for values of attr that are not text.
+    Raises `MXNetError` for other names and for values of attr that are not strings.
     """
     if not isinstance(name, str):
-        raise MXNetTypeError(f"name is {brief(name)}; expected text.")
+        raise MXNetTypeError(f"name is {brief(name)}; expected a string.")
     unknown = [key for key in more if not is_free(key)]
     if unknown:
         name = unknown[0]
@@ -304,15 +304,15 @@ def var(
         kind = None if dtype is None else kinds.KINDS["dtype"]("dtype", dtype)
     more["__dtype__"] = None if kind is None else type_number(kind)
     more["__init__"] = init.dumps() if hasattr(init, "dumps") else init
-    texts = {key: str(value) for key, value in more.items() if value is not None}
-    return Symbol([(Node(None, name, {}, [], scoped(attr) | stored(texts)), 0)])
+    strings = {key: str(value) for key, value in more.items() if value is not None}
+    return Symbol([(Node(None, name, {}, [], scoped(attr) | stored(strings)), 0)])
 
 
 Variable = var
 
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
-    """Return a symbol of all outputs of several symbols, or of a symbol's own outputs."""
+    """Return a symbol with the outputs of several symbols, or of one symbol."""
     return Symbol([entry for symbol in symbols for entry in symbol.entries])
 
 
@@ -345,8 +345,8 @@ def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
     try:
         graph = json.loads(text)
         if not isinstance(graph, dict) or not {"nodes", "heads"} <= {*graph}:
-            words = f"it is {brief(graph)}; expected an object with nodes and heads"
-            raise ModelError(f"{name} is not a graph of MXNet: {words}.")
+            reason = f"it is {brief(graph)}; expected an object with nodes and heads"
+            raise ModelError(f"{name} is not an MXNet graph: {reason}.")
         nodes: list[Node] = []
         for row in graph["nodes"]:
             nodes.append(_node(row, nodes))
@@ -354,34 +354,34 @@ def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
     except (MXNetError, ModelError):
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError) as error:
-        raise ModelError(f"{name} is not a graph of MXNet: {brief(error)}.") from None
+        raise ModelError(f"{name} is not an MXNet graph: {brief(error)}.") from None
 
 
 fromjson = load_json
 
 
 def _entries(pairs: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
-    """Return outputs of nodes from the entries [node, output, ...] of a file."""
+    """Return the outputs of nodes that a file's entries [node, output, ...] refer to."""
     if not pairs:
         raise ValueError("there are no heads")
     for number, index, *_ in pairs:
         if not 0 <= number < len(nodes) or not 0 <= index < len(nodes[number].outputs()):
-            raise ValueError(f"[{number}, {index}] is no output of an earlier node")
+            raise ValueError(f"[{number}, {index}] is not an output of an earlier node")
     return [(nodes[number], index) for number, index, *_ in pairs]
 
 
 def _node(row: dict[str, Any], earlier: list[Node]) -> Node:
     """Create a node from a file's row; its inputs are among the earlier nodes."""
-    texts = row.get("attrs") or row.get("attr") or row.get("param") or {}
-    if not isinstance(texts, dict) or not isinstance(row["name"], str):
-        raise ValueError("a node's name is not text, or its attributes are not a dict")
+    raw = row.get("attrs") or row.get("attr") or row.get("param") or {}
+    if not isinstance(raw, dict) or not isinstance(row["name"], str):
+        raise ValueError("a node's name is not a string, or its attributes are not a dict")
     inputs = _entries(row["inputs"], earlier) if row["inputs"] else []
     variable = row["op"] == "null"
-    attrs = {k: kinds.text(v) for k, v in texts.items() if variable or k.startswith("__")}
+    attrs = {k: kinds.text(v) for k, v in raw.items() if variable or k.startswith("__")}
     if variable:
         return Node(None, row["name"], {}, [], attrs)
     kind = operator_named(row["op"])
-    known = {k: v for k, v in texts.items() if k not in attrs and v != "None"}
+    known = {k: v for k, v in raw.items() if k not in attrs and v != "None"}
     with raised_by(f"{row['name']} ({kind.name})"):
         node = Node(kind, row["name"], known, inputs, attrs)
         if len(inputs) != len(kind.named_inputs(node.p)):

@@ -1,7 +1,7 @@
 """The tape: recorded computations, and their gradients in reverse order.
 
-A recorded value has a source: a node and the number of one of its outputs. A leaf is the source of
-an array that holds a gradient; its grad_req is null, write or add.
+A recorded value has a source: a node and an output's number. A leaf is the source of an array that
+holds a gradient; its grad_req is null, write or add.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _parsed(name: str, inputs: int, items: tuple[tuple[str, type, Any], ...]) ->
 
 
 def _attributes(operator: Operator, arguments: Mapping[str, Any], inputs: int) -> Attributes:
-    """Return the attributes of a call; equal arguments are parsed once."""
+    """Return a call's attributes; equal arguments are parsed once."""
     try:
         # The key includes the type: 1 and 1.0 are equal, but only one is an integer.
         items = tuple(
@@ -85,7 +85,7 @@ def compute(
 ) -> tuple[Sequence[Array], Node | None, int]:  # fmt: skip
     """Run an operator; return its outputs, its node if recorded, and the number of visible outputs.
 
-    attributes: parsed or not. name: the beginning of error messages, by default the operator's.
+    attributes: parsed or not. name: the start of error messages, by default the operator's name.
     """
     name = name or operator.name
     with raised_by(name):
@@ -94,8 +94,8 @@ def compute(
         expected = operator.named_inputs(p)
         if len(arrays) != len(expected):
             names = ", ".join(operator.inputs[: len(arrays)])
-            text = f"{len(arrays)} inputs ({names}); expected {', '.join(expected)}."
-            raise MXNetError(f"{name}: {text}")
+            got = f"{len(arrays)} inputs ({names})"
+            raise MXNetError(f"{name}: {got}; expected {', '.join(expected)}.")
         call = Call(p, STATE.training, inputs=arrays)
         operator.run(call)
     records = STATE.recording and any(parent is not None for parent in parents)
@@ -108,8 +108,8 @@ def gradients(
 ) -> list[tuple[Any, Array]]:
     """Return each leaf on which the heads depend, with its gradient.
 
-    heads: sources or leaves, with the gradient of a scalar with respect to each. Raises
-    `MXNetError` if the graph has been released, or an operator in between has no gradient.
+    heads: sources or leaves, each with a scalar's gradient with respect to it. Raises `MXNetError`
+    if the graph has been released, or an operator in between has no gradient.
     """
     totals: dict[tuple[int, int], Array] = {}
     leaves: dict[int, tuple[Any, Array]] = {}
@@ -139,12 +139,12 @@ def gradients(
 def _backward(
     node: Node, totals: Mapping[tuple[int, int], Array], training: bool
 ) -> Sequence[Array | None]:
-    """Return the gradients of the inputs of one node."""
+    """Return the gradients of one node's inputs."""
     call = node.call
     if call is None:
         raise MXNetError(
-            f"{node.operator.name}: its graph has been released. Use retain_graph=True in the "
-            "first backward to run a second."
+            f"{node.operator.name}: its graph has been released. To run backward twice, use "
+            "retain_graph=True in the first call."
         )
     known = [totals.get((id(node), i)) for i in range(len(call.outputs))]
     if node.operator.backward is None:

@@ -1,4 +1,4 @@
-"""Comparisons of arrays, and checks of gradients, for MXNet's own tests: `mx.test_utils`."""
+"""Array comparisons and gradient checks for MXNet's own tests: `mx.test_utils`."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def assert_almost_equal(
 
 
 def rand_shape_nd(num_dim: int, dim: int = 10) -> tuple[int, ...]:
-    """Draw a shape of sizes from 1 to dim."""
+    """Draw a shape with sizes from 1 to dim."""
     return tuple(int(n) for n in generator().randint(1, dim + 1, num_dim))
 
 
 def rand_ndarray(
     shape: Any, stype: str = "default", density: Any = None, dtype: Any = None, **unused: Any
 ) -> Any:
-    """Draw an array of values from -1 to 1."""
+    """Draw an array with values from -1 to 1."""
     return array(generator().uniform(-1, 1, shape), dtype=dtype or np.float32)
 
 
@@ -75,7 +75,7 @@ def effective_dtype(dat: Any) -> Any:
 
 
 def collapse_sum_like(a: Any, shape: Any) -> Any:
-    """Sum over the axes along which an array of this shape was repeated."""
+    """Sum over the axes along which an array of this shape was broadcast."""
     return summed_to(_numpy(a), tuple(shape))
 
 
@@ -98,24 +98,24 @@ def check_numeric_gradient(
     projected = sym[0].with_other("mul", var("__proj"))
     loss = compose(OPERATORS["MakeLoss"], [projected.call("sum")], {})
 
-    def bound(kind: Any) -> Any:
+    def bind(kind: Any) -> Any:
         arrays = {name: array(x, dtype=kind) for name, x in values.items()}
         grads = {name: array(np.zeros(x.shape), dtype=kind) for name, x in values.items()}
         aux = {name: array(_numpy(kept[name]), dtype=kind) for name in states}
         return loss.bind(cpu(), arrays, grads, "write", aux)
 
-    exact, wide = bound(dtype), bound(np.float64)
-    exact.forward(is_train=True)
-    exact.backward()
+    tested, reference = bind(dtype), bind(np.float64)
+    tested.forward(is_train=True)
+    tested.backward()
     step = numeric_eps or 1e-3
     for name in [n for n in grad_nodes or names if n in names]:
-        x = wide.arg_dict[name]
+        x = reference.arg_dict[name]
         slopes = np.zeros(x.shape)
         for index in np.ndindex(x.shape):
             old, ends = x.value[index], []
             for sign in (0.5, -0.5):
                 x[index] = old + sign * step
-                ends.append(wide.forward(is_train=use_forward_train)[0].asscalar())
+                ends.append(reference.forward(is_train=use_forward_train)[0].asscalar())
             x[index] = old
             slopes[index] = (ends[0] - ends[1]) / step
-        assert_almost_equal(slopes, exact.grad_dict[name], rtol or 1e-2, atol or 1e-4)
+        assert_almost_equal(slopes, tested.grad_dict[name], rtol or 1e-2, atol or 1e-4)

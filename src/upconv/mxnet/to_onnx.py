@@ -1,4 +1,4 @@
-"""Conversion of models to ONNX by the rules of `onnx_rules`, verified in ONNX Runtime."""
+"""Conversion of models to ONNX with the rules in `onnx_rules`, verified in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .onnx_rules import Writer
 from .operators import Array
 
 _SYMBOL_SIZES = ((2, 3), (64, 96))
-"""Two sizes for a symbol of the first axis, and of other axes: multiples of 32 fit most models."""
+"""Two sizes for a symbol on the first axis, and on others; multiples of 32 fit most models."""
 
 
 def to_onnx(
@@ -34,7 +34,7 @@ def to_onnx(
         open size. The model is then converted at two sizes, which must give the same nodes.
     opset: 17 or newer. force: overwrite the file if it exists.
     verify: run it in ONNX Runtime on random inputs. An output may differ from `Model.run` by 1e-5
-        of its largest magnitude; a float16 output may differ by 8 times its precision.
+        of its largest magnitude; a float16 output, by 8 times its precision.
 
     Raises `MXNetError` for an operator without a rule, naming its node, for nodes that depend on an
     open size, and for outputs that differ; `EngineMissing` without the extra `onnx`; `FileError`.
@@ -81,8 +81,8 @@ def to_onnx(
                     _require_equal(name, y, z)
     except MXNetError:
         raise
-    except Exception as error:  # errors of ONNX and of ONNX Runtime have no common base
-        raise MXNetError(f"The result is refused: {' '.join(str(error).split())[:300]}") from error
+    except Exception as error:  # ONNX and ONNX Runtime have no common base class
+        raise MXNetError(f"ONNX refuses the model: {' '.join(str(error).split())[:300]}") from error
     if target is not None:
         with reported(str(path)), published(target, force=force) as file:
             file.write(data)
@@ -90,7 +90,7 @@ def to_onnx(
 
 
 class _Written(NamedTuple):
-    """A model converted at known sizes, and the inputs and outputs of one computation."""
+    """A model converted at known sizes, and one computation's inputs and outputs."""
 
     proto: Any
     inputs: dict[str, Array]
@@ -113,7 +113,7 @@ def _written(
 
 
 def _symbols(shapes: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[int, int]]:
-    """Return two sizes for each name in place of a number."""
+    """Return two sizes for each name that replaces a number."""
     symbols: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
         if not isinstance(shape, Iterable) or isinstance(shape, str):
@@ -129,14 +129,14 @@ def _symbols(shapes: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[int, 
 def _open_sizes(
     proto: Any, other: Any, shapes: Mapping[str, Any], symbols: Mapping[str, tuple[int, int]]
 ) -> None:
-    """Leave the symbols open in `proto`, which must have the nodes of `other`."""
+    """Leave the symbols open in `proto`, which must have the same nodes as `other`."""
     for kind in ("node", "initializer"):
         for mine, its in zip(getattr(proto.graph, kind), getattr(other.graph, kind), strict=True):
             if mine != its:
                 readers = (n.name for n in proto.graph.node if mine.name in (n.name, *n.input))
                 raise MXNetError(
                     f"{next(readers, mine.name)} depends on {', '.join(symbols)}: in ONNX it holds"
-                    " a number that depends on the sizes. Give numbers."
+                    " a number that depends on the sizes. Pass numbers."
                 )
     for value in proto.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):

@@ -1,10 +1,10 @@
-"""Batch normalisation: forward, gradients, and folding it into the previous layer.
+"""Batch normalization: forward, gradients, and folding into the previous layer.
 
 forward, backward   the public functions
-folding             a normalisation folded into a convolution's weight and bias
-checks              checks of arguments: axis, parameters, numbers, rules by name
+folding             a normalization folded into a convolution's weight and bias
+checks              argument checks: axis, parameters, numbers, rules by name
 channels            the arithmetic in NumPy
-on_device           the same functions for arrays on a GPU
+on_device           the same functions for GPU arrays
 """
 
 from .backward import BatchNormGradients, batch_norm_backward

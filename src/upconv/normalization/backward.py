@@ -22,7 +22,7 @@ _NEEDS = ("x", "gamma", "beta")
 
 
 class BatchNormGradients(NamedTuple):
-    """The gradients of one batch normalisation; None for a gradient that was not needed.
+    """The gradients of one batch normalization; None for a gradient that was not needed.
 
     >>> d_x, d_gamma, d_beta = BatchNormGradients()
     >>> d_gamma is None
@@ -34,7 +34,7 @@ class BatchNormGradients(NamedTuple):
     beta: Array | None = None
 
 
-@memory.bounded("the gradients of the normalisation")
+@memory.bounded("the gradients of the normalization")
 def batch_norm_backward(
     grad: Any,
     saved_mean: Any,
@@ -56,7 +56,7 @@ def batch_norm_backward(
 ) -> BatchNormGradients:
     """Compute the gradients of `batch_norm` with respect to x, gamma and beta.
 
-    The batch's statistics depend on x with `training` and without `use_global_stats`. Then
+    With `training` and without `use_global_stats`, the batch's statistics depend on x. Then
 
         d_x = gamma * r * (g - mean(g) - xh * mean(g * xh))    xh = (x - saved_mean) * r
 
@@ -65,7 +65,7 @@ def batch_norm_backward(
 
     grad: the gradient of a scalar with respect to y, of x's shape and dtype.
     saved_mean, saved_invstd: (C,), from the forward result, in any floating type; None if the
-        moving statistics are used. Data far from zero need a mean in float64.
+        moving statistics are used. Data far from zero needs a float64 mean.
     x, gamma, beta, mean, var: as in the forward call. The gradients do not depend on beta, nor on
         mean and var if the saved statistics are used. None of these arrays is written.
     fix_gamma: gamma counts as 1, and its gradient is 0.
@@ -73,8 +73,8 @@ def batch_norm_backward(
     out: a `BatchNormGradients` of arrays to write into, for all or some of the needed gradients.
         Its x may be grad or x. accumulate: add to the values of `out`, which then needs all arrays.
 
-    Returns `BatchNormGradients`: `.x` of x's shape; `.gamma` and `.beta` (C,), of the dtypes of
-    gamma and beta, or of x if those are None. Without elements the sums are 0.
+    Returns `BatchNormGradients`: `.x` of x's shape; `.gamma` and `.beta` (C,), with the dtypes of
+    gamma and beta, or x's if those are None. Without elements the sums are 0.
     Raises the same errors as `batch_norm`.
 
     >>> import numpy as np
@@ -129,7 +129,7 @@ _SAVED = "In training it comes from the forward result: result.saved_mean, resul
 def _on_device(channel_axis: ChannelAxis, x: Any, *rest: Any, **options: Any) -> dict[str, Any]:
     with importing:
         from . import on_device
-    with x.library.on(x.device), out_of_memory(x.library, "the gradients of the normalisation"):
+    with x.library.on(x.device), out_of_memory(x.library, "the gradients of the normalization"):
         return on_device.batch_norm_backward(channel_axis, x, *rest, **options)
 
 

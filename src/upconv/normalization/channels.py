@@ -1,4 +1,4 @@
-"""The arithmetic of batch normalisation in NumPy, on an array viewed as a matrix.
+"""The arithmetic of batch normalization in NumPy, on an array viewed as a matrix.
 
 With n elements in a channel, g the gradient of y, and r = 1 / sqrt(var + eps),
 
@@ -13,15 +13,15 @@ section 3). Sums are in float64, over deviations from a pivot p, one element of 
     mean = p + sum(x - p) / n        var = sum((x - p)**2) / n - (mean - p)**2
 
 The difference loses digits if p is many deviations from the mean. Beyond ten deviations, the sums
-are computed again with the first mean as pivot (Chan, Golub and LeVeque, "Algorithms for computing
+are recomputed with the first mean as pivot (Chan, Golub and LeVeque, "Algorithms for computing
 the sample variance", The American Statistician 37, 1983).
 
-y is computed in the accumulator's type, with the mean rounded to it. The shift contains the
-rounding error of the mean, so that data far from zero lose no digits. The same holds for d_x.
+y is computed in the accumulator's type, with the mean rounded to it. The shift contains the mean's
+rounding error, so that data far from zero loses no digits. The same holds for d_x.
 
 The matrix has one channel per row, or rows that join several channels, so that NumPy's inner loops
-are long. Its blocks fit in the cache of a core. Threads gain nothing: each step is so short that
-they wait for the interpreter (benchmarks/batch_norm.py).
+are long. Its blocks fit in a core's cache. Threads do not help: each step is so short that they
+wait for the interpreter (benchmarks/batch_norm.py).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _BLOCK = 1 << 16
 """Elements of a block: half a MiB in float64, so that two fit in a typical second-level cache."""
 
 _LONG_ROW = 512
-"""Least number of elements for a row of one channel; shorter rows are joined."""
+"""Minimum length of a row for one channel; shorter rows are joined."""
 
 _FAR = 10.0
-"""Deviations from pivot to mean beyond which sums are repeated: two digits of sixteen."""
+"""Deviations from pivot to mean that cost two of sixteen digits; beyond, sums are repeated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Channels:
-    """An array, whose memory has its axes in `order`, as a matrix of `size`.
+    """An array viewed as a matrix of `size`; `order` lists its axes as they are in memory.
 
     In that order it is (A, C, B). Channels vary along `axis`: with 0 the rows are (A, C), each of B
-    elements; with 1 the columns are (joined, C, B), and there are A / joined rows. `repeats` has
+    elements; with 1 the columns are (joined, C, B), and there are A / joined rows. `repeats` holds
     these sizes along the axis, (A, C, 1) or (joined, C, B).
     """
 
@@ -61,7 +61,7 @@ class Channels:
 
     @classmethod
     def of(cls, x: Array, axis: int) -> Channels:
-        """Return the matrix form of x and arrays of its shape, in the memory order of x."""
+        """Return the matrix form, in x's memory order, of x and arrays of its shape."""
         order = tuple(sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])))
         sizes, position = [x.shape[axis] for axis in order], order.index(axis)
         before, channels, after = (
@@ -79,7 +79,7 @@ class Channels:
 
     @property
     def count(self) -> int:
-        """Number of elements of a channel: n."""
+        """Number of elements in a channel: n."""
         return prod(self.size) // self.repeats[1]
 
     def matrix(self, array: Array) -> Array:
@@ -96,7 +96,7 @@ class Channels:
             ordered[...] = matrix.reshape(ordered.shape)
 
     def moments(self, x: Array) -> tuple[Array, Array]:
-        """Return mean and biased variance of every channel in float64; 0 without elements."""
+        """Return every channel's mean and biased variance in float64; 0 without elements."""
         _, channels, after = self.repeats
         if not self.count:
             return np.zeros(channels), np.zeros(channels)
@@ -113,15 +113,15 @@ class Channels:
         return pivot + offset, np.maximum(squares / self.count - np.square(offset), 0)
 
     def totals(self, pivot: Array, x: Array, grad: Array | None = None) -> tuple[Array, Array]:
-        """Return sum(f) and sum(f * (x - pivot)) of every channel in float64.
+        """Return every channel's sum(f) and sum(f * (x - pivot)) in float64.
 
         f is `grad` if given, else the deviation x - pivot.
         """
         first, second = np.zeros(self.size[self.axis]), np.zeros(self.size[self.axis])
-        spread = self._spread(pivot)
+        pivots = self._repeat(pivot)
         for block in self._blocks():
             deviation = x[block].astype(np.float64)
-            deviation -= spread[self._part(block)]
+            deviation -= pivots[self._part(block)]
             factor = deviation if grad is None else grad[block].astype(np.float64)
             first[block[self.axis]] += np.add.reduce(factor, axis=1 - self.axis)
             if self.axis:  # einsum is slow along columns
@@ -142,12 +142,12 @@ class Channels:
     ) -> None:
         """Compute out = (x - mean) * scale + shift, plus factor * g.
 
-        vectors: mean, scale and shift, one value per channel, in the computed type. grad: factor
-        and g. out may be x or g.
+        vectors: mean, scale and shift, one value per channel, in the type to compute in. grad:
+        factor and g. out may be x or g.
         """
-        mean, scale, shift = map(self._spread, vectors)
+        mean, scale, shift = map(self._repeat, vectors)
         kind = mean.dtype
-        factor = None if grad is None else self._spread(grad[0])
+        factor = None if grad is None else self._repeat(grad[0])
         direct = out.dtype == kind == x.dtype and grad is None and not accumulate
         for block in self._blocks():
             part = self._part(block)
@@ -172,22 +172,22 @@ class Channels:
             for j in range(0, columns, width)
         ]
 
-    def _spread(self, values: Array) -> Array:
-        """Repeat values per channel for rows, (rows, 1), or for columns, (1, columns)."""
+    def _repeat(self, values: Array) -> Array:
+        """Repeat per-channel values for rows, as (rows, 1), or columns, as (1, columns)."""
         repeated = np.broadcast_to(values[:, None], self.repeats)
         return repeated.reshape((1, -1) if self.axis else (-1, 1))
 
     def _part(self, block: tuple[slice, slice]) -> tuple[slice, slice]:
-        """Return the part of repeated values for a block."""
+        """Return a block's part of repeated values."""
         return (slice(None), block[1]) if self.axis else (block[0], slice(None))
 
     def _per_channel(self, sums: Array) -> Array:
-        """Return the sums of channels, given sums of rows or columns."""
+        """Return channel sums, given row or column sums."""
         return np.asarray(sums.reshape(self.repeats).sum((0, 2)))
 
 
 def inverse_deviation(var: Array, eps: float, *, batch: bool) -> Array:
-    """Return r = 1 / sqrt(var + eps) of every channel.
+    """Return every channel's r = 1 / sqrt(var + eps).
 
     If a batch's variance and eps are both 0, r is 0, so that y of a constant channel is beta, as in
     MXNet.
@@ -203,7 +203,7 @@ def inverse_deviation(var: Array, eps: float, *, batch: bool) -> Array:
 def affine(
     mean: Array, scale: Array, shift: Array, dtype: np.dtype[Any]
 ) -> tuple[Array, Array, Array]:
-    """Return the vectors of `combine` in a type; the shift absorbs the mean's rounding error."""
+    """Return vectors for `combine` in a dtype; the shift absorbs the mean's rounding error."""
     rounded = mean.astype(dtype)
     left = rounded.astype(np.float64) - mean
     left[~np.isfinite(left)] = 0  # an infinite mean has no rounding error

@@ -1,4 +1,4 @@
-"""The checks of a batch normalisation: axis, parameters, eps, momentum, rules and targets."""
+"""Checks for batch normalization: axis, parameters, eps, momentum, rules and targets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..arrays import Array, copied, element_type, optional_operand, overlap, sam
 from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
 
-_MOST_VECTORS = 32
-"""Upper bound of the per-channel float64 arrays that a call has at any time."""
+_MAX_VECTORS = 32
+"""Upper bound on the per-channel float64 arrays that a call holds at any time."""
 
 
 class Statistics(Enum):
-    """The update rule of the moving statistics, by the name that users write.
+    """The update rule for the moving statistics, by the name that users write.
 
     The rules weight old and new values differently, and PyTorch divides the variance by n - 1.
     """
@@ -28,7 +28,7 @@ class Statistics(Enum):
     MXNET = "mxnet"
 
     def variance(self, var: Array, count: int) -> Array:
-        """Return the variance that the rule uses, given the biased variance of `count` elements."""
+        """Return the variance that the rule uses, given `count` elements' biased variance."""
         return var * (count / (count - 1)) if self is Statistics.TORCH else var
 
 
@@ -58,11 +58,11 @@ class ChannelAxis:
             expected = f"at least 1 channel on axis {index}"
             remedy = "Only the other axes may be empty."
             raise ShapeError("x.shape", str(x.shape), expected, remedy)
-        memory.require(8 * _MOST_VECTORS * channels, f"computing statistics of {channels} channels")
+        memory.require(8 * _MAX_VECTORS * channels, f"computing statistics of {channels} channels")
         return cls(x.shape, index, channels, x.size // channels, element_type("x", x.dtype))
 
     def parameter(self, name: str, value: object, *, any_type: bool = False) -> Array | None:
-        """Return a per-channel array, None for None; raises `ShapeError`, `DTypeError`."""
+        """Return a per-channel array, None for None; raise `ShapeError` or `DTypeError`."""
         where = f"one value per channel on axis {self.axis} of x"
         remedy = f"x is {self.shape}; axis= is the axis of its channels."
         dtype = None if any_type else self.dtype
@@ -78,10 +78,10 @@ class ChannelAxis:
         return self.shape if name in ("x", "y") else (self.channels,)
 
     def place(self, purpose: str, target: Array | None, operands: tuple[Array, ...]) -> Array:
-        """Return the array for a result like x, `operands[0]`: new, or `target`, or a copy of it.
+        """Return an array for a result like x (`operands[0]`): new, `target` or a copy of it.
 
-        A new array has the memory order of x. The target is copied if it partly overlaps an
-        operand. It may be the operand itself: each element is read before it is written.
+        A new array has x's memory order. The target is copied if it partly overlaps an operand.
+        It may be the operand itself: each element is read before it is written.
         """
         if target is None:
             name = f"{purpose}, of shape {self.shape},"
@@ -106,7 +106,7 @@ def per_channel(
 ) -> Array | None:  # fmt: skip
     """Return an array with one value per channel, None for None.
 
-    It must have the `owner`'s dtype or the accumulator's, or any floating type if `dtype` is None.
+    Its dtype is the `owner`'s or the accumulator's, or any floating type if `dtype` is None.
     """
     array = optional_operand(name, value)
     if array is None:
@@ -136,7 +136,7 @@ def epsilon(value: object) -> float:
     return number("eps", value, 0, remedy=remedy)
 
 
-GIVEN = "Without training, or with use_global_stats, it normalises x."
+GIVEN = "Without training, or with use_global_stats, it normalizes x."
 """Why mean and var cannot be None."""
 
 _RULES = "It names the rule by which moving statistics are updated."

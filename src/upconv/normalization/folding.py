@@ -1,4 +1,4 @@
-"""Batch normalisation folded into the previous layer: `fold_batch_norm`.
+"""Batch normalization folded into the previous layer: `fold_batch_norm`.
 
 In inference y = gamma * (z - mean) * r + beta, r = 1 / sqrt(var + eps), is linear in z. If z is the
 result of a convolution, transposed or not, folding scales output channel f of the weight:
@@ -27,7 +27,7 @@ from .checks import epsilon, per_channel, required
 
 
 class FoldedWeights(NamedTuple):
-    """A layer's weight and bias that include a normalisation.
+    """A layer's weight and bias that include a normalization.
 
     >>> FoldedWeights(np.ones((1, 1, 2)), np.zeros(1)).bias
     array([0.])
@@ -52,22 +52,22 @@ def fold_batch_norm(
     transposed: bool = True,
     fix_gamma: bool = False,
 ) -> FoldedWeights:
-    """Fold a batch normalisation into the previous layer, for inference.
+    """Fold a batch normalization into the previous layer, for inference.
 
     `conv_transpose(x, *folded)` is `batch_norm(conv_transpose(x, weight, bias), ...)` up to
     rounding, for every stride, padding, dilation, layout and number of groups. The layer must have
-    no activation; an activation after the normalisation is unchanged.
+    no activation; an activation after the normalization is unchanged.
 
     weight, groups, weight_layout: as in `conv_transpose`, or as in `conv` if not `transposed`.
     bias: (F,), or None for 0; F is the number of output channels over all groups.
-    gamma, beta: (F,), or None for 1 and 0. `fix_gamma` counts gamma as 1.
+    gamma, beta: (F,), or None for 1 and 0. `fix_gamma` treats gamma as 1.
     mean, var: (F,), the moving statistics. eps: added to var; every sum must be positive.
 
     The parameters have weight's dtype, or float32 with a 16-bit weight. Products are computed in
     float64 and rounded once.
 
-    Returns `FoldedWeights`: `.weight` of weight's shape and `.bias` (F,), new arrays of weight's
-    dtype. Raises `ArgumentError` (`ShapeError`, `DTypeError`), `MemoryLimitError`.
+    Returns `FoldedWeights`: `.weight` of weight's shape and `.bias` (F,), new arrays with weight's
+    dtype. Raises `ArgumentError` (`ShapeError`, `DTypeError`) or `MemoryLimitError`.
 
     >>> import numpy as np, upconv
     >>> w, b = np.ones((1, 2, 2)), np.array([0.0, 10.0])
@@ -96,7 +96,7 @@ def fold_batch_norm(
             ("var", var),
         )
     }
-    why = "Folding is for inference, which normalises with the moving statistics."
+    why = "Folding is for inference, which normalizes with the moving statistics."
     moving_mean = required("mean", vectors["mean"], why).astype(np.float64)
     total = required("var", vectors["var"], why).astype(np.float64) + epsilon(eps)
     _require_positive(total)

@@ -36,7 +36,7 @@ class BatchNormResult(NamedTuple):
     moving_var: Array | None = None
 
 
-@memory.bounded("the normalisation")
+@memory.bounded("the normalization")
 def batch_norm(
     x: Any,
     gamma: Any = None,
@@ -53,17 +53,17 @@ def batch_norm(
     statistics: str = "torch",
     out: Array | BatchNormResult | None = None,
 ) -> BatchNormResult:
-    """Normalise channel by channel: y = gamma * (x - mean) / sqrt(var + eps) + beta.
+    """Normalize channel by channel: y = gamma * (x - mean) / sqrt(var + eps) + beta.
 
-    With `training`, and without `use_global_stats`, mean and variance are the batch's own: over all
-    axes of x except `axis`, with the variance divided by n, the number of elements of a channel.
+    With `training`, and without `use_global_stats`, mean and variance are the batch's: over all
+    axes of x except `axis`, with the variance divided by n, the number of elements in a channel.
     Otherwise they are the moving statistics `mean` and `var`.
 
     x: any shape with C channels on `axis` (default 1, as in (N, C, *size); -1 for (N, *size, C)).
-    gamma, beta: (C,), or None for 1 and 0. `fix_gamma` counts gamma as 1.
+    gamma, beta: (C,), or None for 1 and 0. `fix_gamma` treats gamma as 1.
     mean, var: (C,), the moving statistics; may be None if the batch's statistics are used.
     eps: added to the variance. If it and a batch's variance are both 0, y is beta.
-    statistics, momentum: the rule of new moving statistics, if the batch's statistics are used:
+    statistics, momentum: how to update the moving statistics, if the batch's statistics are used:
         "torch"  old * (1-momentum) + batch * momentum, the variance divided by n-1; default 0.1;
         "mxnet"  old * momentum + batch * (1-momentum), the variance divided by n; default 0.9;
         `momentum` is from 0 to 1; None means the default.
@@ -71,9 +71,9 @@ def batch_norm(
         for any of the results. No other array of the caller is written.
         `out=BatchNormResult(moving_mean=mean, moving_var=var)` updates moving statistics in place.
 
-    x is float16, bfloat16, float32 or float64, of any strides; the parameters have its dtype, or
-    float32 with 16-bit x. Sums are in float64. In training, variance and y of a channel with a NaN
-    or an infinity are NaN. Without elements the moving statistics keep their values.
+    x is float16, bfloat16, float32 or float64, with any strides; the parameters have its dtype, or
+    float32 with 16-bit x. Sums are in float64. In training, a NaN or an infinity makes the variance
+    and y of its channel NaN. Without elements the moving statistics keep their values.
 
     On a GPU, cuDNN computes training, statistics are float32, and all results are new arrays.
 
@@ -142,7 +142,7 @@ def batch_norm(
 def _on_device(x: Any, *rest: Any) -> BatchNormResult:
     with importing:
         from . import on_device  # never loaded for arrays in main memory
-    with x.library.on(x.device), out_of_memory(x.library, "the normalisation"):
+    with x.library.on(x.device), out_of_memory(x.library, "the normalization"):
         return BatchNormResult(**on_device.batch_norm(x, *rest))
 
 

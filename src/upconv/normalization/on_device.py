@@ -1,7 +1,7 @@
-"""Batch normalisation of arrays on a GPU.
+"""Batch normalization of GPU arrays.
 
 cuDNN computes training if it supports the layer, typically for a multiple of eight channels. In
-other cases the arrays' own library computes sums in float64, and upconv's kernel scales and shifts.
+other cases the array library computes sums in float64, and upconv's kernel scales and shifts.
 Statistics are float32 here, as in cuDNN; on the processor they are float64.
 """
 
@@ -55,7 +55,7 @@ def _engine(x: DeviceArray) -> Any:
 
 
 def _empty(x: DeviceArray, channels: int) -> DeviceArray:
-    """Return new memory for a per-channel array in float32."""
+    """Return a new per-channel array in float32."""
     return x.empty((channels,), _FLOAT32)
 
 
@@ -64,7 +64,7 @@ def _vector(x: DeviceArray, native: Any) -> DeviceArray:
 
 
 def _floats(x: DeviceArray, array: Any, channels: int, default: float = 0) -> DeviceArray:
-    """Return a per-channel array in float32; None stands for a default in all channels."""
+    """Return a per-channel array in float32; None means `default` in every channel."""
     if array is not None:
         vector = _vector(x, array.native)
         return vector if vector.contiguous and vector.pointer % 16 == 0 else vector.copy()
@@ -99,7 +99,7 @@ def batch_norm(
     else:
         mean, var = (_floats(x, parameters[name], channels).native for name in ("mean", "var"))
         weight, saved = 0.0, (+mean, (var + eps) ** -0.5)
-        y = _scaled(ready, layout, scale, shift, *saved)
+        y = _scale_shift(ready, layout, scale, shift, *saved)
     results = {"y": layout.back(y).native, "saved_mean": saved[0], "saved_invstd": saved[1]}
     for name in ("mean", "var"):
         old = parameters[name]
@@ -129,14 +129,14 @@ def _training(
         invstd = (var + eps) ** -0.5
         natives = mean, invstd, mean, unbiased
         stats = {name: _vector(x, value) for name, value in zip(stats, natives, strict=True)}
-        y = _scaled(x, layout, scale, shift, mean, invstd)
+        y = _scale_shift(x, layout, scale, shift, mean, invstd)
     return y, stats
 
 
-def _scaled(
+def _scale_shift(
     x: DeviceArray, layout: _Layout, scale: DeviceArray, shift: DeviceArray, mean: Any, invstd: Any
 ) -> DeviceArray:
-    """Compute (x - mean) * invstd * scale + shift by upconv's kernel, with x in cuDNN's order."""
+    """Compute (x - mean) * invstd * scale + shift with upconv's kernel, x in cuDNN's order."""
     y, slope = x.empty(x.shape), scale.native * invstd
     offset = shift.native - mean * slope
     _engine(x).scaled(y, x, _vector(x, slope), _vector(x, offset), layout.channel)
@@ -185,7 +185,7 @@ def _gradients_by_sums(
     x: DeviceArray, grad: DeviceArray, layout: _Layout, scale: DeviceArray, mean: DeviceArray,
     invstd: DeviceArray, *, uses_batch: bool,
 ) -> dict[str, DeviceArray]:  # fmt: skip
-    """Return the gradients by the array library's sums, as in `backward`; `normal` is xh."""
+    """Return the gradients from the array library's sums, as in `backward`; `normal` is xh."""
     library, along = x.library, layout.along
     values, g = (library.cast(array.native, _FLOAT32) for array in (x, grad))
     normal = (values - mean.native.reshape(along)) * invstd.native.reshape(along)

@@ -3,7 +3,7 @@
     functions    the six functions
     operands     channels, kernel and axes from shapes and attributes; grouped weights
 
-The attributes themselves are read by `upconv.dialects.onednn_graph`. No libdnnl is needed.
+`upconv.dialects.onednn_graph` reads the attributes. libdnnl is not needed.
 """
 
 from __future__ import annotations

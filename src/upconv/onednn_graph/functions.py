@@ -1,6 +1,6 @@
 """The six functions. Each is a transposed convolution, or one of its two gradients.
 
-`operands` finds the axes; the functions of `upconv.ops` compute.
+`operands` determines the axes; the functions of `upconv.ops` compute.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def convtranspose(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """ConvTranspose: transposed convolution of `src`, with s(I-1) + d(k-1) + 1 - pads positions.
+    """Compute ConvTranspose, whose result has s(I-1) + d(k-1) + 1 - pads positions.
 
     src: (N, *size, C_in), or (N, C_in, *size) with data_format "NCX"; one to three spatial axes.
     weights: (*k, C_out/groups, C_in) in "XOI", (C_in, C_out/groups, *k) in "IOX". With
@@ -42,9 +42,9 @@ def convtranspose(
     bias: (C_out,).
     output_padding: positions added at the end, less than the stride.
     attributes: see `Attributes`; strides are required.
-    engine: None lets upconv choose; or a name or an `Engine`. out: an array to write into.
+    engine: a name or an `Engine`; None lets upconv choose. out: an array to write into.
 
-    Arrays are float16, bfloat16, float32 or float64, of any strides and all of one dtype.
+    Arrays are float16, bfloat16, float32 or float64, with any strides and all of one dtype.
 
     Returns dst: (N, *out, C_out), or (N, C_out, *out).
     Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together, even
@@ -68,9 +68,9 @@ def convtranspose_backward_data(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """ConvTransposeBackwardData: the gradient of `convtranspose` with respect to src.
+    """Compute ConvTransposeBackwardData: the gradient of `convtranspose` with respect to src.
 
-    diff_dst: the gradient with respect to dst, and of its shape. weights and attributes: as in
+    diff_dst: the gradient with respect to dst, with its shape. weights and attributes: as in
     `convtranspose`, but output_padding is accepted only with rule="document": the library has no
     such attribute, and the size follows from diff_dst. Dilations are supported; libdnnl aborts.
 
@@ -95,9 +95,9 @@ def convtranspose_backward_weights(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """ConvTransposeBackwardWeights: the gradient of `convtranspose` with respect to its weights.
+    """Compute ConvTransposeBackwardWeights: the gradient of the weights of `convtranspose`.
 
-    src: as in `convtranspose`. diff_dst: the gradient with respect to dst, and of its shape.
+    src: as in `convtranspose`. diff_dst: the gradient with respect to dst, with its shape.
     weights_shape: the shape of the weights, as in `convtranspose`. output_padding: only
     with rule="document". The pads of auto_pad are those of the forward operation; libdnnl sometimes
     uses others, and its gradient is then wrong.
@@ -127,7 +127,7 @@ def convolution(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """Convolution: ordinary convolution, floor((size + pads - d(k-1) - 1) / s) + 1 positions.
+    """Compute Convolution, whose result has floor((size + pads - d(k-1) - 1) / s) + 1 positions.
 
     src: (N, *size, C), or (N, C, *size) with data_format "NCX".
     weights: (*k, C/groups, F) in "XIO", (F, C/groups, *k) in "OIX". bias: (F,).
@@ -140,7 +140,7 @@ def convolution(
     >>> convolution(x, w, strides=[2]).ravel()
     array([10., 32.])
     """
-    read = partial(operands, _CONVOLUTION, attributes, usual=True)
+    read = partial(operands, _CONVOLUTION, attributes, library_same=True)
     return _input_gradient(read, "src", src, weights, bias, engine, out)
 
 
@@ -154,11 +154,11 @@ def convolution_backward_data(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """ConvolutionBackwardData: the gradient of `convolution` with respect to src.
+    """Compute ConvolutionBackwardData: the gradient of `convolution` with respect to src.
 
     It is the transposed convolution of diff_dst.
 
-    diff_dst: the gradient with respect to dst, and of its shape. weights: as in `convolution`.
+    diff_dst: the gradient with respect to dst, with its shape. weights: as in `convolution`.
     dst_shape: the full shape of the result in the order of data_format, including N and C; several
         are possible if the stride is more than 1. None is the size of `convtranspose`:
         s(I-1) + d(k-1) + 1 - pads + output_padding. If dst_shape is given, output_padding affects
@@ -186,9 +186,9 @@ def convolution_backward_weights(
     out: Array | None = None,
     **attributes: Unpack[Attributes],
 ) -> Array:
-    """ConvolutionBackwardWeights: the gradient of `convolution` with respect to its weights.
+    """Compute ConvolutionBackwardWeights: the gradient of the weights of `convolution`.
 
-    src and the attributes: as in `convolution`. diff_dst: the gradient with respect to dst, and of
+    src and the attributes: as in `convolution`. diff_dst: the gradient with respect to dst, with
     its shape. weights_shape: the shape of the weights.
 
     Returns diff_weights, of weights_shape. Raises what `convtranspose` raises.
@@ -199,7 +199,7 @@ def convolution_backward_weights(
     """
     src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
     both = {"y": Data("src", src.shape), "x": Data("diff_dst", diff_dst.shape)}
-    operation = operands(_CONVOLUTION, attributes, weights_shape, both, usual=True)
+    operation = operands(_CONVOLUTION, attributes, weights_shape, both, library_same=True)
     return _weight_gradient(operation, diff_dst, src, engine, out)
 
 
@@ -234,7 +234,7 @@ def _input_gradient(
 def _weight_gradient(
     operation: Operands, x: Array, y: Array, engine: EngineChoice, out: Array | None
 ) -> Array:
-    """Return the gradient of the weight, in the caller's order."""
+    """Return the weight's gradient, in the caller's order."""
     layer = operation.layer
     channels = layer.layout.to_ncx(len(layer.axes))[1]
     shape = layer.weight_layout.shape(

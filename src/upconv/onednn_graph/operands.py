@@ -67,7 +67,7 @@ class Attributes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The name and shape of x or y as the caller gave it."""
+    """The caller's name for x or y, and its shape."""
 
     name: str
     shape: Shape
@@ -103,12 +103,12 @@ def operands(
     *,
     output_padding: object = None,
     dst_shape: object = None,
-    usual: bool = False,
+    library_same: bool = False,
 ) -> Operands:
     """Return an operation's problem, from the shapes of its weight and of x, y or both (`tensors`).
 
-    `usual`: both rules use the library's SAME, as for Convolution, which the document does not
-    define. Raises `ArgumentError` or `ShapeError` for arguments that do not fit together.
+    library_same: whether both rules use the library's SAME, as for Convolution, which the document
+    does not define. Raises `ArgumentError` or `ShapeError` for arguments that do not fit together.
     """
     for name in attributes.keys() - Attributes.__annotations__.keys():
         known = ", ".join(Attributes.__annotations__)
@@ -133,7 +133,7 @@ def operands(
         dst_shape = tensors["y"].shape
     size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], window, mode)
     extra = arguments.per_axis("output_padding", output_padding, rank, low=0, absent=0)
-    reader = Rule.LIBRARY if usual else rule
+    reader = Rule.LIBRARY if library_same else rule
     try:
         axes = axes_of(size, window, mode, reader, extra, dst_shape, layout)
     except ArgumentError as error:
@@ -199,7 +199,7 @@ def _check_batch(tensors: Mapping[str, Data], layout: DataLayout) -> None:
 
 
 def _auto_pad(value: object, rule: Rule) -> AutoPad:
-    """Parse auto_pad in the spelling of the rule; None is no auto_pad."""
+    """Parse auto_pad in the rule's spelling; None means no auto_pad."""
     if value is None:
         return AutoPad.NONE
     words = {mode.value.lower() if rule is Rule.DOCUMENT else mode.value: mode for mode in AutoPad}

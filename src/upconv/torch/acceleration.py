@@ -30,7 +30,7 @@ from .trials import Budget, Example
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_MOST_EXAMPLES = 4
+_MAX_EXAMPLES = 4
 
 
 def accelerate(
@@ -44,31 +44,31 @@ def accelerate(
     filter_fn: Callable[[str, Any], bool] | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Change a model in place, so that upconv computes the parts or layers where it is faster.
+    """Modify a model in place so that upconv computes the parts or layers where it is faster.
 
-    The model uses them in eval mode without gradients: after `model.eval()`, and within
-    `torch.inference_mode()` or `torch.no_grad()`. In training steps and for gradients it uses
-    upconv only with `training=True`.
+    upconv is used in eval mode without gradients: after `model.eval()`, and within
+    `torch.inference_mode()` or `torch.no_grad()`. It is used in training steps and for gradients
+    only with `training=True`.
 
-    model: a module; it is changed and returned. Parameters, buffers and `state_dict` stay. A model
-        that upconv does not make faster is returned unchanged.
-    example_inputs: arguments of the model: a tensor, a tuple of positional arguments or a dict of
-        keywords. A list may hold up to four such inputs; the largest is timed. The model runs at
-        most 30 times for inference and for 30 training steps.
-    decisions: a file that `report(model).save` wrote; its decisions are applied without measuring.
-        They are refused for other layers, processors, thread counts or versions than those of the
-        measurement, and for training unless it was measured.
+    model: the module to modify and return; it keeps its parameters, buffers and `state_dict`. A
+        model that upconv does not make faster is returned unchanged.
+    example_inputs: the model's arguments: a tensor, a tuple of positional arguments or a dict of
+        keyword arguments. A list may hold up to four such inputs; the largest is timed. The model
+        runs at most 30 times for inference and for 30 training steps.
+    decisions: a file written by `report(model).save`; its decisions are applied without measuring.
+        They are refused if the layers, processor, thread count or versions differ from those
+        measured, and for training unless that was measured.
     remeasure: if the file of `decisions` is missing or was measured under other conditions, measure
-        and write it. This needs `example_inputs` as well.
+        and write it. This also requires `example_inputs`.
     training: also measure training steps, and let upconv compute the results where it is faster.
-    seconds: the time limit. After it, only the first run of the model may still begin.
+    seconds: the time limit. Once it has passed, no run of the model but the first may start.
     filter_fn: called with the name and the module of each convolution; upconv may compute those
         for which it returns True.
     progress: called with the name of a step, its number from 1, and the number of steps. Without
-        it, a line on stderr shows the progress if stderr is a terminal.
+        it, progress is shown on a line of stderr if that is a terminal.
 
     Raises `FileError` for a file that cannot be read, and `ArgumentError` for arguments or
-    decisions that do not fit the model or the machine. Errors of the model itself pass through.
+    decisions that do not fit the model or the machine. The model's own errors propagate.
 
     >>> layers = nn.ConvTranspose2d(4, 8, 4, stride=2), nn.ReLU()
     >>> model = accelerate(nn.Sequential(*layers).eval(), torch.randn(1, 4, 8, 8))
@@ -85,7 +85,7 @@ def accelerate(
         if decisions is None:
             remedy = "Pass the arguments of a typical call, such as a tensor."
             raise ArgumentError("example_inputs", "None", expected, remedy)
-        remedy = "To measure where the file is missing or does not fit, add remeasure=True."
+        remedy = "To measure if the file is missing or does not fit, add remeasure=True."
         raise ArgumentError("example_inputs", "given with decisions", expected, remedy)
     examples = _examples(example_inputs)
     restore(model)
@@ -101,13 +101,13 @@ def accelerate(
                 for row in saved.rows
                 if row.by == PYTORCH and "layers" in row.details
             ]
-            # The first call captures.
+            # The first call captures the model.
             install(model, layers, Forward(model, refused, slower), saved)
             return model
     with shown(progress) as say:
         budget, others = Budget(time.perf_counter() + seconds, MOST_RUNS, say), Others()
         try:
-            with _undisturbed(model):
+            with _preserved_state(model):
                 selection = Selection(model, layers, refused, examples, budget)
                 result = replace(selection.result(training), conditions=conditions)
                 result = replace(result, load=others.words())
@@ -136,7 +136,7 @@ def report(model: Any) -> Report:
 
 
 def restore(model: Model) -> Model:
-    """Restore the original classes and forward of a model and its modules; parameters stay.
+    """Restore the original classes and forwards of a model and its modules; keep the parameters.
 
     >>> layer = nn.Conv1d(1, 1, 3)
     >>> restore(layer) is layer
@@ -158,10 +158,10 @@ def _check_model(model: Any) -> None:
 def _examples(example_inputs: Any) -> list[Example]:
     """Return the example inputs as positional arguments and keywords."""
     inputs = example_inputs if isinstance(example_inputs, list) else [example_inputs]
-    if not 0 < len(inputs) <= _MOST_EXAMPLES:
+    if not 0 < len(inputs) <= _MAX_EXAMPLES:
         got = f"a list of {len(inputs)}" if inputs else "an empty list"
         remedy = f"The model runs at most {MOST_RUNS} times."
-        raise ArgumentError("example_inputs", got, f"1 to {_MOST_EXAMPLES} inputs", remedy)
+        raise ArgumentError("example_inputs", got, f"1 to {_MAX_EXAMPLES} inputs", remedy)
     calls = [call if isinstance(call, (dict, tuple)) else (call,) for call in inputs]
     for given, call in zip(inputs, calls, strict=True):
         values = tree_leaves(call)
@@ -169,8 +169,8 @@ def _examples(example_inputs: Any) -> list[Example]:
         if given is not None and values and not has_tensor:
             kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
             got = f"a tuple of {kinds}" if isinstance(given, tuple) else f"of type {kinds}"
-            remedy = "For a shape pass torch.randn(shape), for an array torch.from_numpy(array)."
-            expected = "the model's arguments, of which one is a tensor"
+            remedy = "For a shape, pass torch.randn(shape); for an array, torch.from_numpy(array)."
+            expected = "the model's arguments, including at least one tensor"
             raise ArgumentError("example_inputs", got, expected, remedy)
     return [((), call) if isinstance(call, dict) else (call, {}) for call in calls]
 
@@ -188,8 +188,8 @@ def _refused(model: Any, filter_fn: Callable[[str, Any], bool] | None) -> frozen
 def _conditions(
     model: Any, layers: list[Candidate], training: bool
 ) -> dict[str, front_end_reports.Condition]:
-    texts = [f"{layer.name}: {layer.kind} {layer.weight_shape}" for layer in layers]
-    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+    lines = [f"{layer.name}: {layer.kind} {layer.weight_shape}" for layer in layers]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
     described = f"{type(model).__name__}, {len(layers)} layers ({digest})"
     versions = {"torch": str(torch.__version__), "model": described}
     return front_end_reports.conditions(
@@ -198,23 +198,23 @@ def _conditions(
 
 
 def _check_rows(path: Any, saved: Report, layers: list[str]) -> None:
-    """Raise `FileError` for rows of other layers, and for a row whose details are invalid."""
+    """Raise `FileError` if the rows are for other layers or have invalid details."""
     names = [row.name for row in saved.rows if "inference" in row.details]
     if names != layers:
-        text = f"its rows are for the layers {brief(names)}, the model has {brief(layers)}"
-        raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
+        reason = f"its rows are for the layers {brief(names)}, but the model has {brief(layers)}"
+        raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {reason}.")
     for row in saved.rows:
         inference, training = row.details.get("inference", False), row.details.get("training", 0)
         inside = row.details.get("layers", [])
         is_key = isinstance(inside, list) and all(isinstance(name, str) for name in inside)
         is_key = is_key and isinstance(row.details.get("earlier", 0), int)
         if not isinstance(inference, bool) or training not in range(8) or not is_key:
-            text = f"the details of {brief(row.name)} are {brief(dict(row.details))}"
-            raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {text}.")
+            reason = f"the details of {brief(row.name)} are {brief(dict(row.details))}"
+            raise FileError(f"Cannot read {brief(os.fspath(path))}: it is damaged, {reason}.")
 
 
 @contextmanager
-def _undisturbed(model: Any) -> Iterator[None]:
+def _preserved_state(model: Any) -> Iterator[None]:
     """Restore modes, buffers, gradients and PyTorch's random state at the end."""
     modes = {module: module.training for module in model.modules()}
     buffers = {buffer: copy.deepcopy(buffer.detach()) for buffer in model.buffers()}

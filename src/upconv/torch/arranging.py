@@ -1,9 +1,9 @@
 """The table of operations for tensors with any order of axes.
 
-A row takes a network and the arguments of PyTorch's function, with `Arranged` instead of tensors.
-`MOVES` holds operators that may move axes, `LAST_AXIS` functions of the channels. `FUNCTIONS` holds
-functions that a stream traces before PyTorch decomposes them. All other rows come from
-`network_rules`: they are pointwise, work along one axis, or take only (N, C, *size).
+A row takes a network and the arguments of PyTorch's function, with `Arranged` in place of tensors.
+`MOVES` holds operators that may move axes. `LAST_AXIS` holds functions over the channels.
+`FUNCTIONS` holds functions that a stream traces before PyTorch decomposes them. All other rows come
+from `network_rules`: they are pointwise, work along one axis, or accept only (N, C, *size).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _RENAMED = {"_softmax": "softmax", "fused_convolution": "convolution"}
 
 
 def moves_axes(name: str) -> bool:
-    """Whether an operator's result may have its axes in another order than its operand."""
+    """Whether an operator's result may have its axes in a different order from its operand's."""
     return name in MOVES and name != "getitem"
 
 
 def suits_any_axes(name: str) -> bool:
-    """Whether an operator's operands may have their axes in any order.
+    """Whether an operator accepts operands with their axes in any order.
 
-    Such an operator does not show which of the axes has the channels.
+    Such an operator does not show which axis holds the channels.
     """
     return name in _POINTWISE or name in _ALONG or name in MOVES
 
 
 def row_of(name: str) -> Row | None:
-    """Return the row of an ATen operator; None if a network has no such operation."""
+    """Return an ATen operator's row; None if networks have no such operation."""
     if name in MOVES or _RENAMED.get(name, name) not in ROWS:
         return MOVES.get(name)
     row = ROWS[_RENAMED.get(name, name)]
@@ -63,7 +63,7 @@ def row_of(name: str) -> Row | None:
 
 
 def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arranged:
-    """Call a pointwise row on values, numbers, and tensors of one number per channel."""
+    """Call a pointwise row on values, numbers, and tensors with one number per channel."""
     operands = _operands(args)
     axes = common_axes(operands)
     like = Arranged(operands[0].value, axes)
@@ -72,7 +72,7 @@ def _pointwise(row: Row, network: Network, *args: Any, **kwargs: Any) -> Arrange
 
 
 def _along(row: Row, index: int, network: Network, *args: Any, **kwargs: Any) -> Any:
-    """Call a row that works along one axis, wherever that axis is in the order.
+    """Call a row that works along one axis, wherever that axis comes in the order.
 
     index: the position of that axis among the arguments; its default is 0.
     """
@@ -126,7 +126,7 @@ def _unsqueeze(_: Network, x: Arranged, dim: int) -> Arranged:
 
 
 def _sequence(numbers: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers of a call like permute(0, 2, 1) or permute((0, 2, 1))."""
+    """Return the numbers passed to a call like permute(0, 2, 1) or permute((0, 2, 1))."""
     (first, *rest) = numbers
     return (first, *rest) if isinstance(first, int) else tuple(first)
 
@@ -160,7 +160,7 @@ def _getitem(network: Network, x: Any, index: Any) -> Any:
 
 def _select(network: Network, x: Arranged, dim: int, index: int) -> Arranged:
     if x.axis(dim) != 1:
-        raise ArgumentError("the axis", str(dim), "the axis of the channels")
+        raise ArgumentError("the axis", str(dim), "the channel axis")
     start = index % x.value.channels
     part = Arranged(network.slice(x.value, start, start + 1), x.axes)
     return _squeeze(network, part, dim)
@@ -203,7 +203,7 @@ def _require_channels_last(x: Arranged) -> None:
 
 def _glu(network: Network, x: Arranged, dim: int = -1) -> Arranged:
     if x.axis(dim) != 1:
-        raise ArgumentError("dim", str(dim), "the axis of the channels")
+        raise ArgumentError("dim", str(dim), "the channel axis")
     half = x.value.channels // 2
     gate = network.activation(network.slice(x.value, half, 2 * half), "sigmoid")
     return Arranged(network.slice(x.value, 0, half) * gate, x.axes)
@@ -214,14 +214,14 @@ def _attention(*_: Any, **__: Any) -> Any:
 
 
 class LastState:
-    """Placeholder for the state of a recurrent layer after the last position."""
+    """Placeholder for a recurrent layer's state after the last position."""
 
 
 def _lstm(
     network: Network, x: Arranged, state: Any, weights: Sequence[Any], has_biases: bool,
     layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
-    """Add the layers of an LSTM one after another, along the only spatial axis."""
+    """Add an LSTM's layers one after another, along the only spatial axis."""
     if bidirectional:
         raise EngineRefusal("it runs in both directions, so it reads all positions")
     if dropout and train:
@@ -250,7 +250,7 @@ def _recurrent(*_: Any, **__: Any) -> Any:
 
 _NAMES = {"batch_norm": "functional.batch_norm", "instance_norm": "functional.instance_norm"}
 LAST_AXIS: dict[str, Row] = {"linear": _linear, "layer_norm": _layer_norm, "glu": _glu}
-"""PyTorch's functions of the channels, which must be the axis that they read."""
+"""PyTorch's functions over the last axis, which must hold the channels."""
 FUNCTIONS: dict[str, Row] = {
     **LAST_AXIS,
     **{name: partial(_plain, ROWS[row]) for name, row in _NAMES.items()},

@@ -1,9 +1,9 @@
-"""`Capture`: a model's forward without gradients as a graph, in which parts are networks.
+"""`Capture`: a model's forward without gradients as a graph, in which networks compute parts.
 
 `torch.export` runs the forward on fake tensors, and `parts.hand_over` replaces the largest parts of
 its graph. The remaining nodes are ATen operators, in order.
 
-A capture is valid for inputs of one structure, and for all sizes that satisfy export's guards. Each
+A capture is valid for inputs with one structure, at all sizes that satisfy export's guards. Each
 call reads the model's current parameters and buffers.
 """
 
@@ -41,8 +41,8 @@ class Capture:
     """The graph of a model's forward for inputs like the examples.
 
     forward: takes the tensors among the inputs. refused: names of layers that no part may contain.
-    slower: keys of parts that PyTorch keeps, since their networks were measured as slower.
-    open_sizes: whether the graph serves other sizes than the examples', if export can do that.
+    slower: keys of parts that stay with PyTorch because their networks were measured as slower.
+    open_sizes: whether to accept sizes other than the examples', if export allows that.
     parts: the parts that networks compute. left: why PyTorch computes the other nodes, by name.
     seconds: how long the capture took.
 
@@ -84,16 +84,16 @@ class Capture:
         return sum(part.layers for part in self.parts)
 
     def measured(self, seconds: float) -> dict[Part, Verdict]:
-        """Measure all parts, and leave the slower ones to PyTorch; `seconds`: for all of them."""
+        """Measure all parts within `seconds` in total, and leave the slower ones to PyTorch."""
         inputs = self._module.graph.find_nodes(op="placeholder")
         known = dict(zip(inputs, self.state() or [], strict=False))
-        each = seconds / max(1, len(self.parts))
-        verdicts = {part: trials.measured_part(part, known, min(1.0, each)) for part in self.parts}
+        limit = min(1.0, seconds / max(1, len(self.parts)))
+        verdicts = {part: trials.measured_part(part, known, limit) for part in self.parts}
         self._leave([part for part, verdict in verdicts.items() if verdict.why])
         return verdicts
 
     def _leave(self, parts: list[Part]) -> None:
-        """Put PyTorch's nodes of some parts back."""
+        """Put PyTorch's nodes back in place of some parts."""
         for part in parts:
             part.put_back()
             self.parts.remove(part)
@@ -101,7 +101,7 @@ class Capture:
         self._module.recompile()
 
     def takes(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether the graph is valid for the sizes of these inputs."""
+        """Whether the graph is valid for inputs of these sizes."""
         try:
             return bool(self._guard({"flat": inputs}))
         except (IndexError, NameError, TypeError, ZeroDivisionError):
@@ -115,7 +115,7 @@ class Capture:
         return tensors if [*map(_kind, tensors)] == self._kinds else None
 
     def __call__(self, state: list[Tensor], inputs: Sequence[Tensor]) -> Any:
-        """Return the model's result; `state`: the tensors that `Capture.state` returned."""
+        """Return the model's result; `state` holds the tensors that `Capture.state` returned."""
         return tree_unflatten(self._module.forward(*state, *inputs), self._result)
 
 
@@ -126,7 +126,7 @@ def _kind(tensor: Any) -> Any:
 
 
 class _Number:
-    """A buffer that holds one integer, such as a stride, with its value when captured."""
+    """A buffer that holds one integer, such as a stride, and its value at the capture."""
 
     def __init__(self, buffers: dict[str, Any], name: str) -> None:
         self._buffers, self._name, self._dtype = buffers, name, buffers[name].dtype
@@ -138,14 +138,14 @@ class _Number:
         return buffer is not None and buffer.numel() == 1 and buffer.item() == self._value
 
     def exchange(self) -> Callable[[], None]:
-        """Replace the buffer by a constant; return a function that puts the buffer back."""
+        """Replace the buffer with a constant; return a function that puts the buffer back."""
         buffer = self._buffers[self._name]
         self._buffers[self._name] = torch.tensor(self._value, dtype=self._dtype)
         return partial(self._buffers.__setitem__, self._name, buffer)
 
 
 def _numbers(model: Any) -> list[_Number]:
-    """Return the buffers of one integer, without the counts of batches that only training reads."""
+    """Return the buffers with one integer, except batch counts, which only training reads."""
     counting = torch.nn.modules.batchnorm._NormBase
     return [
         _Number(module._buffers, name)
@@ -159,8 +159,8 @@ def _numbers(model: Any) -> list[_Number]:
 class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
     """A module that calls a model with tensors as its only arguments.
 
-    numbers: buffers whose values the graph may depend on. They are constants during the trace,
-    which knows only the values of constants and of results computed from them.
+    numbers: buffers whose values the graph may depend on. During the trace they are constants,
+    because the trace knows the values of constants only, and of results computed from them.
     """
 
     def __init__(self, model: Any, call: Callable[..., Any], numbers: list[_Number]) -> None:
@@ -207,7 +207,7 @@ def _open_sizes(x: Tensor) -> dict[int, Any]:
 
 
 def _checked(program: Any) -> Any:
-    """Return the program if its graph does what the forward does, else raise `Unwatchable`."""
+    """Return the program if its graph does what the forward does; else raise `Unwatchable`."""
     outputs = program.graph_signature.output_specs
     if any(output.kind is not OutputKind.USER_OUTPUT for output in outputs):
         raise Unwatchable("its forward replaces its buffers")
@@ -218,7 +218,7 @@ def _checked(program: Any) -> Any:
 
 
 def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
-    """Return a predicate of the inputs: whether the graph is valid for their sizes."""
+    """Return a predicate that tells whether the graph is valid for the inputs' sizes."""
     conditions = [f"L['flat'][{i}].dim() == {x.dim()}" for i, x in enumerate(examples)]
     written = getattr(program, "_guards_code", None)  # PyTorch 2.9 and later
     inputs = [node for node, spec in _placeholders(program) if spec.kind is InputKind.USER_INPUT]
@@ -238,7 +238,7 @@ def _guard(program: Any, examples: Sequence[Tensor]) -> Callable[[Any], object]:
 
 
 def _placeholders(program: Any) -> Iterator[tuple[Any, Any]]:
-    """Return the inputs of a program's graph, each with its specification."""
+    """Yield the inputs of a program's graph, each with its specification."""
     nodes = program.graph.find_nodes(op="placeholder")
     return zip(nodes, program.graph_signature.input_specs, strict=True)
 
@@ -246,7 +246,7 @@ def _placeholders(program: Any) -> Iterator[tuple[Any, Any]]:
 def _state(program: Any, model: Any) -> dict[Any, Callable[[], Any]]:
     """Return a reader for every placeholder that is not an input.
 
-    The reader gets the tensor that the module holds at the time of the call.
+    The reader returns the tensor that the module holds when the reader is called.
     """
     readers: dict[Any, Callable[[], Any]] = {}
     for node, spec in _placeholders(program):
@@ -290,7 +290,7 @@ def keys_of(parts: Sequence[Part]) -> dict[Part, PartKey]:
 
 
 def layers_of(part: Part) -> tuple[str, ...]:
-    """Return the names of the layers whose convolutions a part computes."""
+    """Return the names of the layers that own a part's convolutions."""
     return tuple(layer_of(node) for node in part.module.graph.nodes if is_convolution(node))
 
 

@@ -1,7 +1,7 @@
-"""Kernels of the operators for CPU tensors: they call upconv or PyTorch's operator.
+"""The operators' kernels for CPU tensors: they call upconv or PyTorch's operator.
 
-PyTorch's operator serves other devices, and problems that only upconv's reference engine computes.
-It also gets dtypes and shapes that upconv does not support, and raises its own errors for them.
+PyTorch's operator handles other devices, and problems that only upconv's reference engine computes.
+It also handles dtypes and shapes that upconv does not support, with its own errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def by_pytorch(
     x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor = None,
     activation: str = "",
 ) -> Tensor:  # fmt: skip
-    """Compute the fused operator with PyTorch's operators; `arguments`: see `forward`."""
+    """Compute the fused operator with PyTorch's operators; `arguments` as in `forward`."""
     y = ATEN(x, weight, bias, *arguments)
     if y.device.type == "cpu":
         y = formatted(y, channels_last(x) or channels_last(weight))
@@ -62,8 +62,8 @@ def forward(
 
     x: (N, C, *size). weight: (C, F/groups, *kernel) if transposed, else (F, C/groups, *kernel).
     bias: (F,) or None. arguments: the six that `aten::convolution` takes after its
-    operands. residual: None, or of the result's shape; it is added before the activation.
-    keep: whether the next call may reuse the packed weight; training forbids it.
+    operands. residual: None, or a tensor of the result's shape to add before the activation.
+    keep: whether later calls may reuse the packed weight; not in training.
     """
     if x.dtype is not weight.dtype or not weight.numel():
         return by_pytorch(x, weight, bias, arguments, residual, activation)
@@ -114,7 +114,7 @@ def _prepared(
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    """Return the gradient of an input of size `size`; channels-last if g or the weight is."""
+    """Return the gradient of an input of this size; channels-last if g or the weight is."""
     result = input_result(g, weight, size, arguments)
     call = None if result is None else packing.packed_call(result.problem, weight, thread_count())
     if call is None or result is None:
@@ -204,13 +204,13 @@ def weight_result(g: Tensor, x: Tensor, kernel: Any, arguments: Any) -> Result |
 
 
 def _input_shape(g: Tensor, weight: Tensor, size: Any, geometry: Geometry) -> tuple[Any, ...]:
-    """Return the shape of the input that belongs to a result's gradient and a weight."""
+    """Return the input's shape, given the result's gradient and the weight."""
     channels = weight.shape[0] if geometry.transposed else weight.shape[1] * geometry.groups
     return (g.shape[0], channels, *size)
 
 
 def _weight_shape(g: Tensor, x: Tensor, kernel: Any, geometry: Geometry) -> tuple[Any, ...]:
-    """Return the shape of the weight that belongs to a result's gradient and an input."""
+    """Return the weight's shape, given the result's gradient and the input."""
     first, second = (x, g) if geometry.transposed else (g, x)
     return (first.shape[1], second.shape[1] // geometry.groups, *kernel)
 
@@ -218,7 +218,7 @@ def _weight_shape(g: Tensor, x: Tensor, kernel: Any, geometry: Geometry) -> tupl
 def _gradient_problem(
     operands: Operands, g: Tensor, geometry: Geometry, direction: Direction
 ) -> Problem | None:
-    """Return the problem of a gradient; None unless g fits the layer's result and the operands."""
+    """Return a gradient's problem; None unless g fits the layer's result and operands."""
     forward = forward_problem(operands, geometry)
     if forward is None or (result_shape(forward), operands.dtype) != (tuple(g.shape), g.dtype):
         return None

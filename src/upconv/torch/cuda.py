@@ -1,10 +1,10 @@
-"""Kernels of the operators for CUDA tensors: they call upconv's cuDNN engine or PyTorch.
+"""The operators' kernels for CUDA tensors: they call upconv's cuDNN engine or PyTorch.
 
 Both call cuDNN, but differently: upconv adds bias, residual and activation in the same kernel if
 cuDNN can fuse them, and chooses among more plans. Only a measurement shows which is faster. So each
 signature is measured once, as PyTorch measures its own algorithms: in the first call under
-`torch.backends.cudnn.benchmark = True`, and never while a CUDA graph is captured. PyTorch computes
-all calls under autocast, and all signatures for which upconv was not measured or not 3% faster.
+`torch.backends.cudnn.benchmark = True`, but never while a CUDA graph is being captured. PyTorch
+computes all calls under autocast, and all signatures not measured as 3% faster in upconv.
 
 Both obey PyTorch's settings: whether cuDNN is enabled, whether results must be deterministic, and
 whether TF32 is allowed.
@@ -33,7 +33,7 @@ Kernel = Callable[..., Tensor]
 
 _GAIN = 1.03
 _ROUNDS, _SECONDS = 3, 0.004
-_MOST_CHOICES = 4096
+_MAX_CHOICES = 4096
 
 
 _choices: dict[tuple[Any, ...], Kernel | None] = {}
@@ -49,7 +49,7 @@ def forward(
     x: Tensor, weight: Tensor, bias: Tensor, arguments: Any, residual: Tensor = None,
     activation: str = "",
 ) -> Tensor:  # fmt: skip
-    """Compute `compute.forward` on a CUDA device."""
+    """Do what `compute.forward` does, on a CUDA device."""
     epilogue = residual, activation
     return _run(
         "forward",
@@ -61,7 +61,7 @@ def forward(
 
 
 def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
-    """Compute `compute.input_grad` on a CUDA device."""
+    """Do what `compute.input_grad` does, on a CUDA device."""
     return _run(
         "input_grad",
         (g, weight),
@@ -72,7 +72,7 @@ def input_grad(g: Tensor, weight: Tensor, size: Any, *arguments: Any) -> Tensor:
 
 
 def weight_grad(g: Tensor, x: Tensor, kernel: Any, *arguments: Any) -> Tensor:
-    """Compute `compute.weight_grad` on a CUDA device."""
+    """Do what `compute.weight_grad` does, on a CUDA device."""
     return _run(
         "weight_grad",
         (g, x),
@@ -86,7 +86,7 @@ def _run(
     operator: str, operands: tuple[Any, ...], arguments: tuple[Any, ...],
     result_of: Callable[..., Result | None], by_pytorch: Kernel,
 ) -> Tensor:  # fmt: skip
-    """Call upconv's kernel if it was faster in the first call, else PyTorch's."""
+    """Call upconv's kernel if it was measured as faster, else PyTorch's."""
     kernel = None
     settings = torch.backends.cudnn
     autocasts = torch.is_autocast_enabled("cuda")  # autocast serves PyTorch's operator only
@@ -97,14 +97,14 @@ def _run(
         if signature in _choices:
             kernel = _choices[signature]
         elif settings.benchmark and not torch.cuda.is_current_stream_capturing():
-            if len(_choices) >= _MOST_CHOICES:
+            if len(_choices) >= _MAX_CHOICES:
                 _choices.clear()
             _choices[signature] = kernel = _measured(operands, result_of, by_pytorch)
     return (kernel or by_pytorch)(*operands)
 
 
 def _deterministic() -> bool:
-    """Whether PyTorch's settings ask for results that are the same in every run."""
+    """Whether PyTorch's settings require the same results in every run."""
     asked = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
     return bool(asked)
 
@@ -127,7 +127,7 @@ def _described(tensor: Tensor | None) -> Any:
 def _measured(
     operands: tuple[Any, ...], result_of: Callable[..., Result | None], by_pytorch: Kernel
 ) -> Kernel | None:
-    """Return upconv's kernel if it is faster on these operands, None for PyTorch's."""
+    """Return upconv's kernel if it is faster on these operands, else None."""
     if len({tensor.device for tensor in operands if tensor is not None}) > 1:
         return None
     try:
@@ -164,12 +164,12 @@ def _array(tensor: Tensor, order: tuple[int, ...] | None = None) -> DeviceArray:
     native = tensor.detach()
     array = device_array("a tensor", native if order is None else native.permute(order))
     if array is None:
-        raise TypeError("a CUDA tensor is expected")
+        raise TypeError("expected a CUDA tensor")
     return array
 
 
 def _kernel(result: Result, operands: tuple[Any, ...]) -> Kernel:
-    """Return the function that computes a result from operands like these with cuDNN."""
+    """Return a function that computes a result with cuDNN, from operands like these."""
     problem, order = result.problem, axis_order(result.problem)
     if problem.dtype is DType.FLOAT32 and _tf32():
         problem = problem.replace(tf32=True)

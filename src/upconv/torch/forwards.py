@@ -1,14 +1,14 @@
-"""`Forward`: the `forward` of an accelerated model, which runs a captured graph if it may.
+"""`Forward`: the `forward` of an accelerated model, which runs a captured graph when it can.
 
-It is an attribute of the model, so the model keeps its class, and PyTorch calls the model's hooks
-around it. A call runs the original forward, through the model's modules, unless
+It is an attribute of the model, so the model keeps its class, and PyTorch still calls the model's
+hooks. A call runs the captured graph, not the original forward through the modules, if
 
 1. no gradient is recorded, and no autocast, trace, compiler, transform or mode is active,
 2. all inputs are plain values and different, dense tensors on the CPU,
 3. a capture for inputs of this structure exists and is valid for their sizes,
-4. the model has not changed since it was captured, see `Snapshot`.
+4. the model has not changed since it was captured (see `Snapshot`).
 
-The first call with a new structure captures the model, up to `_MOST_CAPTURES` times. That call also
+The first call with a new structure captures the model, up to `_MAX_CAPTURES` times. That call also
 runs the original forward, and later calls use the graph if the results agree.
 """
 
@@ -32,11 +32,11 @@ from .snapshots import Snapshot, Unwatchable
 from .tensors import Tensor, arrays_of, channels_last
 from .trials import Verdict
 
-_MOST_CAPTURES = 4
-_MOST_SIGNATURES = 512
+_MAX_CAPTURES = 4
+_MAX_SIGNATURES = 512
 
 _LONG_CAPTURE = 10.0
-"""Seconds of a capture with fixed sizes from which open sizes are not tried: they take minutes."""
+"""After a capture with fixed sizes that took this many seconds, open sizes would take minutes."""
 
 Key = tuple[Any, ...]
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -45,9 +45,9 @@ _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 class Forward:
     """The forward of an accelerated model.
 
-    refused: names of layers that no part may contain. slower: keys of parts that PyTorch keeps
+    refused: names of layers that no part may contain. slower: keys of parts that stay with PyTorch
     because it is faster there. reason: why the latest call was not captured; "" if it was. A
-    copy of the model gets its own forward without captures.
+    copy of the model starts without captures.
     """
 
     def __init__(
@@ -113,15 +113,15 @@ class Forward:
         form = _form(_structure((args, kwargs), inputs), inputs)
         return any(key == form and graph and graph.takes(inputs) for key, graph in self._captures)
 
-    def adopted(self, args: Any, kwargs: Any) -> Capture:
-        """Add a capture for inputs like these, and use it without comparing its results."""
+    def add_capture(self, args: Any, kwargs: Any) -> Capture:
+        """Add a capture for inputs like these, to be used without comparing its results."""
         inputs: list[Tensor] = []
         capture = self.capture(args, kwargs)
         self._captures.append((_form(_structure((args, kwargs), inputs), inputs), capture))
         return capture
 
     def measured(self, seconds: float) -> dict[Part, Verdict]:
-        """Measure the parts of captures with several; later captures leave slower ones out too."""
+        """Measure parts in captures that have several; later captures omit slower ones too."""
         verdicts: dict[Part, Verdict] = {}
         for _, capture in self._captures:
             if capture is not None and len(capture.parts) > 1:
@@ -135,10 +135,10 @@ class Forward:
         self._snapshot = Snapshot(self._model)
 
     def capture(self, args: Any, kwargs: Any) -> Capture:
-        """Return a new capture for inputs; raise `Unwatchable` if that fails.
+        """Return a new capture for these inputs; raise `Unwatchable` if that fails.
 
         The first graph has fixed sizes: all operations know them, and export is fast. The next one
-        serves all other sizes, unless its networks would compute less, or the first took long.
+        is for all other sizes, unless its networks would compute less or the first took long.
         """
         inputs: list[Tensor] = []
         form = _form(_structure((args, kwargs), inputs), inputs)
@@ -157,9 +157,9 @@ class Forward:
         if fixed is None or fixed.seconds > _LONG_CAPTURE:
             return capture(open_sizes=False)
         opened = capture(open_sizes=True)
-        whole = len(opened.parts) <= len(fixed.parts) and opened.layers >= fixed.layers
-        is_last = len(self._captures) == _MOST_CAPTURES - 1
-        return opened if whole or is_last else capture(open_sizes=False)
+        is_complete = len(opened.parts) <= len(fixed.parts) and opened.layers >= fixed.layers
+        is_last = len(self._captures) == _MAX_CAPTURES - 1
+        return opened if is_complete or is_last else capture(open_sizes=False)
 
     def _is_plain(self) -> bool:
         """Whether no mode is active that a graph would ignore, or that must see all modules."""
@@ -174,13 +174,13 @@ class Forward:
         )
 
     def _first(self, key: Key, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """Return the result for inputs of new sizes; capture the model if that is necessary."""
+        """Return the result for inputs of new sizes; capture the model if necessary."""
         form = _form(key[0], inputs)
         for known, capture in self._captures:
             if known == form and (capture is None or capture.takes(inputs)):
                 self._remember(key, capture)
                 return self(*args, **kwargs)
-        if len(self._captures) >= _MOST_CAPTURES:
+        if len(self._captures) >= _MAX_CAPTURES:
             self._remember(key, None)
         elif self._may_capture() and self._lock.acquire(blocking=False):
             try:
@@ -190,7 +190,7 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def _may_capture(self) -> bool:
-        """Whether the model can be captured now: it is in inference and has not changed."""
+        """Whether the model can be captured now: it runs inference and has not changed."""
         if torch.is_grad_enabled() or self._model.training:
             return False
         return self._snapshot is None or self._snapshot.holds()
@@ -198,7 +198,7 @@ class Forward:
     def _with_new_capture(
         self, key: Key, form: Key, inputs: list[Tensor], args: Any, kwargs: Any
     ) -> Any:
-        """Return the original forward's result, and compare a new capture's result with it."""
+        """Return the original forward's result, after comparing a new capture's with it."""
         capture, random = None, torch.get_rng_state()
         watch = Watch(self._model, inputs)
         result = self.original(*args, **kwargs)
@@ -228,13 +228,13 @@ class Forward:
         return difference(results, expected)
 
     def _remember(self, key: Key, capture: Capture | None) -> None:
-        if len(self._by_signature) >= _MOST_SIGNATURES:
+        if len(self._by_signature) >= _MAX_SIGNATURES:
             self._by_signature = {}
         self._by_signature[key] = capture
 
 
 class Watch:
-    """Detects whether calls change the model, its tensors or their inputs."""
+    """A detector of calls that change the model, its tensors or their inputs."""
 
     def __init__(self, model: Any, inputs: Any) -> None:
         tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
@@ -247,7 +247,7 @@ class Watch:
             self._reason = str(error)
 
     def unchanged(self) -> Snapshot:
-        """Return the snapshot of an unchanged model; raise `Unwatchable` for a changed one."""
+        """Return the model's snapshot; raise `Unwatchable` if the model has changed."""
         if self._reason:
             raise Unwatchable(self._reason)
         if not self._snapshot.holds() or self._versions != self._now():
@@ -287,14 +287,14 @@ def _structure(value: Any, inputs: list[Tensor]) -> Any:
 
 
 def _form(structure: Any, inputs: list[Tensor]) -> Key:
-    """Return the key of a capture: structure, dtypes, memory layouts, and sizes up to 2."""
+    """Return a capture's key: structure, dtypes, memory layouts, and sizes capped at 2."""
     return structure, *(
         (x.dtype, tuple(min(size, 2) for size in x.shape), _layout(x)) for x in inputs
     )
 
 
 def _layout(x: Tensor) -> Any:
-    """Return the memory format of a tensor, or its strides if it has no standard one."""
+    """Return a tensor's memory format, or its strides if the format is not standard."""
     if x.is_contiguous():
         return "contiguous"
     return "channels last" if channels_last(x) else x.stride()

@@ -15,7 +15,7 @@ from .problems import ResultMask
 from .tensors import Tensor
 
 Sizes = int | Sequence[int]
-"""A number per axis; a single number stands for all axes."""
+"""One number per axis, or a single number for all axes."""
 
 Arguments = tuple[Any, ...]
 """The arguments of `aten::convolution` after its operands. If the padding is a string, only
@@ -72,10 +72,10 @@ def conv_transpose(
 
 
 def _kernel(weight: Tensor) -> Sequence[int]:
-    """Return the spatial sizes of a weight."""
+    """Return a weight's spatial sizes."""
     if not isinstance(weight, torch.Tensor):
         remedy = (
-            "For NumPy's arrays call upconv.conv_transpose, or convert them by torch.from_numpy."
+            "For NumPy arrays, call upconv.conv_transpose or convert them with torch.from_numpy."
         )
         raise DTypeError("weight", f"of type {type(weight).__name__}", "a torch.Tensor", remedy)
     if not 3 <= weight.dim() <= 5:
@@ -92,7 +92,7 @@ def geometry(
     output_padding: Any,
     groups: Any,
 ) -> Arguments:
-    """Return the six arguments of the operators from single ints or ints per axis.
+    """Return the operators' six arguments, given single ints or ints per axis.
 
     padding: may be "valid" or "same". It stays a string if its two sides differ or PyTorch refuses
     it.
@@ -112,13 +112,13 @@ def geometry(
 
 
 def same_pads(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the zeros before and after each axis that give the result the input's size."""
+    """Return the zero padding at both ends of each axis that keeps the input's size."""
     axes = zip(kernel, dilation, strict=True)
     return tuple(same_padding(1, k, 1, d, upper=True) for k, d in axes)
 
 
 def _per_axis(value: Any, rank: int) -> Any:
-    """Return one entry per axis; a single entry stands for all axes, as in PyTorch."""
+    """Return one entry per axis; a single entry applies to all axes, as in PyTorch."""
     if not isinstance(value, (list, tuple)):
         return (value,) * rank
     return tuple(value) * rank if len(value) == 1 else tuple(value)
@@ -150,7 +150,7 @@ def _computed(x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Argumen
 def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments, mask: int = ResultMask.ALL
 ) -> Tensor:
-    """Compute a convolution with or without a batch axis.
+    """Compute a convolution of an input with or without a batch axis.
 
     mask: the results that upconv computes if gradients are recorded.
     """

@@ -1,9 +1,9 @@
 """Graphs: `rewrite` for exported ATen graphs, and the backend of `torch.compile`.
 
-Both read the same nodes: PyTorch's functions in graphs of Dynamo, ATen's operators in graphs of
+Both read the same nodes: PyTorch's functions in Dynamo's graphs, ATen's operators in those of
 `torch.export`. If no gradient is needed, the backend hands the largest parts to networks. It
-replaces other convolutions by upconv's operators where these are faster. `rewrite` replaces all
-convolutions. For inference, a residual and an activation that follow are fused.
+replaces other convolutions with upconv's operators where these are faster. `rewrite` replaces all
+convolutions. For inference, a following residual and activation are fused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Match:
 
 
 def rewrite(program: Any) -> Any:
-    """Replace the convolutions of an exported program by upconv's operators, in place.
+    """Replace an exported program's convolutions with upconv's operators, in place.
 
     program: the result of `torch.export.export`, before or after `run_decompositions`. Convolutions
     on the CPU in floating types become `torch.ops.upconv.fused_convolution`, which includes a
@@ -88,7 +88,7 @@ def backend(
     Without gradients, each of the largest parts that a `Network` can compute becomes one call. With
     gradients, single convolutions do. Each is measured once for its shapes, in PyTorch and upconv.
     The graph then goes to Inductor, or to the backend that `options={"then": name}` names. The
-    logger "upconv.torch" reports at level INFO which parts upconv computes, and why not others.
+    logger "upconv.torch" reports at level INFO which parts upconv computes, and why not the others.
 
     >>> model = torch.nn.ConvTranspose1d(1, 1, 2, stride=2).eval()
     >>> fast = torch.compile(model, backend=backend, options={"then": "eager"})
@@ -106,14 +106,14 @@ def backend(
     constant = [x for node, x in pairs if node in weights and isinstance(x, torch.nn.Parameter)]
     then = torch._dynamo.lookup_backend((options or {}).get("then", "inductor"))
     call = partial(then(module, example_inputs, **others))
-    # The call keeps the packed weights alive, whatever their size.
+    # The call keeps the packed weights alive, regardless of their size.
     packed = [] if graded else [packing.owned(weight, None) for weight in constant]
     call.held = (parts, packed)  # type: ignore[attr-defined]
     return call
 
 
 def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
-    """Whether the caller may ask for gradients of a graph."""
+    """Whether the caller may request a graph's gradients."""
     recording = torch.is_grad_enabled() or any(
         node.target is torch._C._set_grad_enabled and node.args[0] is True
         for node in module.graph.nodes
@@ -122,7 +122,7 @@ def _is_graded(module: fx.GraphModule, inputs: list[Tensor]) -> bool:
 
 
 def _parts(module: fx.GraphModule, inputs: list[Tensor]) -> list[Part]:
-    """Hand over the parts that are right and faster; leave the others to PyTorch."""
+    """Hand over the parts that are correct and faster; leave the others to PyTorch."""
     parts, left = hand_over(module)
     kept = []
     for name, reason in left.items():
@@ -158,7 +158,7 @@ def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[A
 
 
 def _replace(graph: Any, match: _Match, mask: int, graded: bool) -> None:
-    """Turn the last node into the new operator; it keeps the name that graph signatures hold."""
+    """Turn the last node into the new operator, under the name that graph signatures use."""
     last = match.last
     operands = (match.x, match.weight, match.bias, *match.arguments)
     last.op, last.kwargs = "call_function", {}
@@ -171,7 +171,7 @@ def _replace(graph: Any, match: _Match, mask: int, graded: bool) -> None:
 
 
 def _convolution(node: Any) -> _Match | None:
-    """Return the match of a node; None unless it is a convolution that upconv computes."""
+    """Return a node's match; None unless it is a convolution that upconv computes."""
     name = name_of(node)
     if node.op != "call_function" or not is_convolution(node):
         return None
@@ -237,7 +237,7 @@ def _activation(node: Any, part: Any) -> str:
 
 
 def _choice(match: _Match, graded: bool) -> int:
-    """Return the mask of the results that upconv computes faster, on random data; 0 for none."""
+    """Return the mask of the results that upconv computes faster on random data; 0 if none."""
     x, weight = value_of(match.x), value_of(match.weight)
     arguments = tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in match.arguments)
     stride, padding, dilation, _, output_padding, _ = arguments
@@ -255,7 +255,7 @@ def _measured(
     x: Any, weight: Any, dtype: Any, arguments: Any, graded: bool, flows: bool, trained: bool,
     threads: int,
 ) -> int:  # fmt: skip
-    """Measure `_choice` once for its arguments; x, weight: sizes and strides."""
+    """Measure once per set of arguments, for `_choice`; x, weight: sizes and strides."""
     operands = [torch.empty_strided(*layout, dtype=dtype).normal_() for layout in (x, weight)]
     if graded:
         case = trials.Case(operands[0], operands[1], flows, arguments, trained)

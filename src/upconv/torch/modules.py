@@ -26,7 +26,7 @@ from .tensors import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """The results of a layer that upconv computes: some for an accelerated layer, else all."""
+    """The results that upconv computes for a layer: all, or some if it was accelerated."""
 
     inference: bool = True
     training: int = ResultMask.ALL
@@ -154,7 +154,7 @@ def weight_of(layer: Any) -> Tensor:
 
 
 def _is_fixed(module: Any) -> bool:
-    """Whether part of a parametrization depends on nothing but its own tensors."""
+    """Whether part of a parametrization depends only on its own tensors."""
     known = type(module).__module__ in (parametrizations.__name__, parametrize.__name__)
     hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
     patched = "forward" in vars(module) or any(getattr(module, name) for name in hooks)
@@ -188,7 +188,7 @@ def _derived(layer: Any, sources: list[Tensor], make: Callable[[], Any]) -> Any:
 
 
 def _in_graph() -> bool:
-    """Whether this call is traced into a graph, in which weight values are not constants."""
+    """Whether this call is being traced into a graph, where weight values are not constants."""
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 

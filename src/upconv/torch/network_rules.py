@@ -2,12 +2,12 @@
 
 A row is a function of a network and of the node's arguments, in the order of PyTorch's function or
 of ATen's operator. Activations are `Value`s, weights are tensors; in arithmetic, a tensor is a
-number or an array with one number per channel. An axis that a row works along is the network's, of
+number or an array with one number per channel. Axes are counted in the network's order,
 (N, C, *size). A row returns the node's `Value`, or a list of them. It raises an `UpconvError` for
 an operation that a network cannot compute.
 
-`ROWS` holds the rows by name. A name that begins with "functional." is a function of
-`torch.nn.functional` whose argument order differs from that of ATen's operator of the same name.
+`ROWS` holds the rows by name. Names that begin with "functional." are functions of
+`torch.nn.functional` whose arguments are ordered differently from the ATen operator's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .tensors import DTYPES, array
 Row = Callable[..., Any]
 
 
-# Convolutions and normalisations ------------------------------------------------------------------
+# Convolutions and normalizations ------------------------------------------------------------------
 
 
 def _conv(
@@ -110,10 +110,10 @@ def _activation(name: str, network: Network, x: Any, inplace: Any = False) -> Va
 
 
 def _with_number(
-    name: str, plain: float, network: Network, x: Any, value: Any = None, inplace: Any = False,
+    name: str, default: float, network: Network, x: Any, value: Any = None, inplace: Any = False,
     alpha: Any = None, negative_slope: Any = None,
 ) -> Value:  # fmt: skip
-    numbers = (value, alpha, negative_slope, plain)
+    numbers = (value, alpha, negative_slope, default)
     number = next(number for number in numbers if number is not None)
     return network.activation(x, (name, number))
 
@@ -158,7 +158,7 @@ def _softmax(network: Network, x: Any, dim: int, *rest: Any, dtype: Any = None) 
 
 
 def _softplus(network: Network, x: Any, beta: Any = 1, threshold: Any = 20) -> Value:
-    if beta != 1 or threshold < 15:  # above it the result is x, which is exact in float32 from 15
+    if beta != 1 or threshold < 15:  # PyTorch returns x above it: exact in float32 from 15 on
         raise ArgumentError("softplus", f"beta={beta}, threshold={threshold}", "beta=1, 20")
     return network.activation(x, "softplus")
 
@@ -215,7 +215,7 @@ def _slice(
 
 
 def _split(network: Network, x: Any, sizes: Any, dim: int) -> list[Value]:
-    """Split the channels into results of one size, or of the sizes in a list."""
+    """Split the channels into results of one size, or of the listed sizes."""
     _require_channels(dim)
     if not isinstance(sizes, (list, tuple)):
         starts = range(0, x.channels, sizes)
@@ -243,7 +243,7 @@ def _getitem(network: Network, x: Any, index: Any) -> Any:
 
 
 def _pad(network: Network, x: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Value:
-    """Pad the ends of axes, from the last axis on; `mode` and `value` as in `functional.pad`."""
+    """Pad the ends of axes, the last axis first; `mode` and `value` as in `functional.pad`."""
     rank = len(x.shape) - 2
     ends = list(zip(pad[::2], pad[1::2], strict=True))
     if any(map(any, ends[rank:])) or (value and mode == "constant"):

@@ -32,7 +32,7 @@ _VIEWS = {
 
 
 def name_of(node: fx.Node) -> str:
-    """Return the name of a node's function as in `ROWS`; "" for other nodes and functions."""
+    """Return the name of a node's function, as in `ROWS`; "" for other nodes and functions."""
     target: Any = node.target
     if node.op == "call_method":
         return str(target)
@@ -55,7 +55,7 @@ def operation_of(node: fx.Node) -> str:
 
 
 def row_of(node: fx.Node) -> Row | None:
-    """Return the row of a node, also of an in-place function; None if there is none."""
+    """Return a node's row, even if its function works in place; None if there is none."""
     name = operation_of(node)
     return arranging.LAST_AXIS.get(name) or arranging.row_of(name)
 
@@ -66,7 +66,7 @@ def is_convolution(node: fx.Node) -> bool:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether the result of a node with a row may share memory with its first argument."""
+    """Whether a node with a row may return a view of its first argument."""
     return operation_of(node) in _VIEWS
 
 
@@ -89,7 +89,7 @@ def writes(node: fx.Node) -> list[fx.Node]:
 
 
 def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Add the operation of a node to a network.
+    """Add a node's operation to a network.
 
     args, kwargs: the node's arguments, with `Arranged` values or tensors in place of nodes.
 
@@ -101,9 +101,9 @@ def add_node(network: Network, node: fx.Node, args: Sequence[Any], kwargs: dict[
         raise ArgumentError("the operation", str(name), "one that a network computes")
     names = dict(kwargs)
     first = [names.pop(name) for name in ("input", "self") if name in names]
-    for name_of_option in ("inplace", "memory_format", "out_dtype"):
-        names.pop(name_of_option, None)
+    for option in ("inplace", "memory_format", "out_dtype"):
+        names.pop(option, None)
     try:
         return row(network, *first, *args, **names)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # of unusual arguments
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # unusual arguments
         raise ArgumentError(f"the arguments of {name}", str(error), "those of the table") from None

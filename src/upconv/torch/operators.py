@@ -10,7 +10,7 @@ Every operator takes the arguments of `aten::convolution` (stride, padding, dila
 output_padding, groups) after its operands. The last argument of `convolution`, `ours`, is the
 `ResultMask` of the results that upconv computes; PyTorch's operators compute the others. On a GPU
 upconv computes a result if a measurement shows that it is faster (`cuda`). On other devices PyTorch
-computes. Derivatives of the gradients use PyTorch's operators, so derivatives of every order exist.
+computes all. Derivatives of the gradients use PyTorch's operators, so those of every order exist.
 
 Importing this module registers the operators, because PyTorch's registry is global.
 """
@@ -27,16 +27,17 @@ from .compute import ATEN, ATEN_BACKWARD, by_pytorch
 from .problems import ResultMask
 from .tensors import DTYPES, Tensor, channels_last, new_result
 
-_HOW = (
+_LAYER = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed,"
     " SymInt[] output_padding, SymInt groups"
 )
-_X = "Tensor input, Tensor weight, Tensor? bias"
+_INPUTS = "Tensor input, Tensor weight, Tensor? bias"
+_EPILOGUE = 'Tensor? residual=None, str activation=""'
 _SCHEMAS = {
-    "convolution": f"({_X}, {_HOW}, int ours=7) -> Tensor",
-    "fused_convolution": f'({_X}, {_HOW}, Tensor? residual=None, str activation="") -> Tensor',
-    "convolution_input_grad": f"(Tensor grad, Tensor weight, SymInt[] size, {_HOW}) -> Tensor",
-    "convolution_weight_grad": f"(Tensor grad, Tensor input, SymInt[] kernel, {_HOW}) -> Tensor",
+    "convolution": f"({_INPUTS}, {_LAYER}, int ours=7) -> Tensor",
+    "fused_convolution": f"({_INPUTS}, {_LAYER}, {_EPILOGUE}) -> Tensor",
+    "convolution_input_grad": f"(Tensor grad, Tensor weight, SymInt[] size, {_LAYER}) -> Tensor",
+    "convolution_weight_grad": f"(Tensor grad, Tensor input, SymInt[] kernel, {_LAYER}) -> Tensor",
 }
 
 
@@ -44,7 +45,7 @@ _SCHEMAS = {
 
 
 def _differentiable(kernel: Any) -> Any:
-    """Return the kernel of `convolution`; PyTorch computes if `ours` excludes its result."""
+    """Return the kernel of `convolution`; PyTorch computes the result if `ours` excludes it."""
 
     def call(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
         by_upconv = not rest[6:] or rest[6] & ResultMask.FORWARD
@@ -63,7 +64,7 @@ def _fused(kernel: Any) -> Any:
 
 
 def _fake(kernel: Any, joined: Any) -> Any:
-    """Return a fake kernel: PyTorch's shapes and checks; on the CPU upconv's memory formats.
+    """Return a fake kernel with PyTorch's shapes and checks, and upconv's formats on the CPU.
 
     joined: `any` or `all`. The result is channels-last if any or all of the first two operands are.
     """
@@ -79,9 +80,6 @@ def _fake(kernel: Any, joined: Any) -> Any:
 
 def _by_pytorch(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     return ATEN(x, weight, bias, *rest[:6])
-
-
-# Derivatives.
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -111,7 +109,7 @@ def _backward(ctx: Any, g: Tensor) -> Any:
 def _gradient_backward(by_weight: bool, ctx: Any, u: Tensor) -> Any:
     """Return the gradients of dx = I(g, w), or of dw = W(g, x), which are linear in both operands.
 
-    by_weight: whether the second operand is w. Then u takes the place of x, else that of w.
+    by_weight: whether the second operand is w. If so, u replaces x, else w.
     """
     g, other = ctx.saved_tensors
     operands = (u, other) if by_weight else (other, u)
@@ -124,7 +122,7 @@ def _gradient_backward(by_weight: bool, ctx: Any, u: Tensor) -> Any:
     return first, second, *(None,) * 7
 
 
-# Autocast: the lower precision for all operands, as for PyTorch's own operator.
+# Autocast lowers the precision of all operands, as for PyTorch's own operator.
 
 
 def _autocast(name: str) -> Any:

@@ -2,17 +2,17 @@
 
 A `Packed` holds the calls prepared for one weight: for each signature, a primitive and the packed
 weight. It is valid for one `Version` of the weight, with the key (data_ptr, _version, shape,
-strides, dtype). It holds an alias of the weight's memory, so that no other tensor can get the
+strides, dtype). It holds an alias of the weight's memory, so that no other tensor can reuse the
 address. `_version` counts the writes that PyTorch knows of. It misses writes through `.data`,
 through NumPy and by other processes, and writes to tensors made in inference mode. So up to 64
-elements, spread over the weight, are compared too.
+elements, spread over the weight, are compared as well.
 
 1. A module owns the `Packed` of its weight: both have the same lifetime.
-2. A small table holds the latest weights without such a module, up to `_MOST_BYTES` in all.
+2. A small table holds the latest weights without such a module, up to `_MAX_BYTES` in all.
    The first call with a weight does not pack it, because training changes it in every step.
    The second call with the same key packs it.
-3. Calls of one weight share packed weights, because most sizes pack alike. There are at most
-   `_MOST_CALLS` calls. They hold at most `_MOST_BYTES`, or eight packed weights if that is more.
+3. Calls with one weight share packed weights, because most sizes pack alike. There are at most
+   `_MAX_CALLS` calls. They hold at most `_MAX_BYTES`, or eight packed weights if that is more.
 
 `counts()` returns how often weights were packed.
 """
@@ -33,8 +33,8 @@ from ..execution import PackedCall, Packings, PreparedCall, prepared_problem
 from ..problem import Problem
 from .tensors import DTYPES, Tensor, array
 
-_MOST_BYTES = 64 << 20
-_MOST_CALLS, _LEAST_CALLS = 64, 8
+_MAX_BYTES = 64 << 20
+_MAX_CALLS, _MIN_CALLS = 64, 8
 _PROBES = 64
 
 
@@ -45,7 +45,7 @@ class Version:
 
     def __init__(self, tensor: Tensor) -> None:
         self.alias = tensor.detach()
-        self._memory = _spread(self.alias)
+        self._memory = _samples(self.alias)
         self._probe = self._memory.tobytes()
         self._key = _key_of(tensor)
 
@@ -67,7 +67,7 @@ class Packed(Version):
         self.begin(weight)
 
     def begin(self, weight: Tensor) -> None:
-        """Drop all calls, and begin with the weight's current values."""
+        """Drop all calls, and start again with the weight's current values."""
         super().__init__(weight)
         self.calls: dict[Any, Any] = {}
         self.packings = Packings()
@@ -75,18 +75,18 @@ class Packed(Version):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weight."""
+        """Size of the weight in bytes."""
         return int(self.alias.numel() * self.alias.element_size())
 
     @property
     def held(self) -> int:
-        """Bytes of the weight and, approximately, of its packed copies."""
+        """Approximate size in bytes of the weight and its packed copies."""
         return self.nbytes * (1 + len(_distinct(self.calls.values())))
 
     def keep(self, signature: Any, call: Any) -> None:
         """Keep a prepared call; drop the oldest ones if there are too many."""
-        most = max(_LEAST_CALLS, _MOST_BYTES // max(1, self.nbytes))
-        calls = [*self.calls.items(), (signature, call)][-_MOST_CALLS:]
+        most = max(_MIN_CALLS, _MAX_BYTES // max(1, self.nbytes))
+        calls = [*self.calls.items(), (signature, call)][-_MAX_CALLS:]
         while len(_distinct(call for _, call in calls)) > most:
             del calls[0]
         self.calls = dict(calls)  # a new dict, because other threads may read the old one
@@ -100,17 +100,17 @@ class Packed(Version):
 
 
 def _distinct(calls: Iterable[Any]) -> set[int]:
-    """Return the identities of the packed weights of some calls."""
+    """Return the identities of these calls' packed weights."""
     return {id(call.packed.weight) for call in calls if hasattr(call, "packed")}
 
 
 def _key_of(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key that changes when a tensor is written in place or gets other memory."""
+    """Return a key that changes when a tensor is written in place or given other memory."""
     version = -1 if tensor.is_inference() else tensor._version
     return tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _spread(weight: Tensor) -> NDArray[Any]:
+def _samples(weight: Tensor) -> NDArray[Any]:
     """Return elements spread over the weight's memory; none if the weight is not dense."""
     values = array(weight) if weight.dtype in DTYPES and weight.numel() else np.zeros(0)
     order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
@@ -128,7 +128,7 @@ _count = 0
 
 
 def owned(weight: Tensor, before: Packed | None) -> Packed:
-    """Return the `Packed` of a weight for its owner; `before` is the one that the owner had."""
+    """Return a weight's `Packed` for its owner; `before` is the owner's previous one."""
     pointer = weight.data_ptr()
     if before is not None and before.alias.data_ptr() == pointer:
         return before  # `look_up` checks that it still fits the weight
@@ -142,7 +142,7 @@ def owned(weight: Tensor, before: Packed | None) -> Packed:
 
 
 def look_up(weight: Tensor) -> Packed | None:
-    """Return the `Packed` of a weight, its owner's or the table's (case 2); None the first time."""
+    """Return a weight's `Packed`, from its owner or the table (case 2); None the first time."""
     pointer = weight.data_ptr()
     packed = _by_address.get(pointer)
     if packed is not None:
@@ -154,7 +154,7 @@ def look_up(weight: Tensor) -> Packed | None:
     with _lock:
         _latest[pointer] = packed
         held = sum(packed.held for packed in _latest.values())
-        while held > _MOST_BYTES and len(_latest) > 1:
+        while held > _MAX_BYTES and len(_latest) > 1:
             _, dropped = _latest.popitem(last=False)
             held -= dropped.held
     return None
@@ -171,7 +171,7 @@ def packed_call(
 ) -> PackedCall | None:
     """Return a `prepared` call with its packed weight; None also if the weight is not finite.
 
-    packings: keeps the packed weight for further calls; then packing may take longer.
+    packings: where to keep the packed weight for later calls, for which packing may take longer.
     """
     global _count
     call = prepared(problem, threads, once=packings is None)
@@ -185,7 +185,7 @@ def packed_call(
 
 
 def counts() -> int:
-    """Return the number of times that weights were packed in this process."""
+    """Return how often weights were packed in this process."""
     return _count
 
 

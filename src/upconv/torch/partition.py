@@ -1,6 +1,6 @@
 """`partition`: the largest connected groups of nodes that networks compute.
 
-PyTorch's partitioner proposes them. A group takes and returns only values whose axes are in the
+PyTorch's partitioner proposes them. A group reads and returns only values whose axes are in the
 order (N, C, *size).
 """
 
@@ -18,17 +18,17 @@ from .nodes import is_convolution
 from .supported_nodes import Support, value_of
 
 _ANOTHER_ORDER = "its axes are in another order where a part ends"
-_MOST_CHOICES = 8
-"""How often the parts are chosen before all operations that move axes stay with PyTorch."""
+_MAX_CHOICES = 8
+"""Attempts to choose parts before all operations that move axes stay with PyTorch."""
 
 
 def partition(
     module: fx.GraphModule, weights: set[fx.Node], refused: Mapping[fx.Node, str]
 ) -> tuple[Support, list[list[fx.Node]]]:
-    """Return the nodes of each part with a convolution, and the support that they were chosen by.
+    """Return the final support, and the nodes of each part that has a convolution.
 
-    PyTorch computes a node whose value would cross the border of a part in another order, and what
-    reads it in that order. So the parts are chosen again.
+    If a value would cross a part's border in another order of axes, its node and its readers in
+    that order are left to PyTorch. The parts are then chosen again.
     """
     _turn_slices_into_methods(module.graph)
     order = {node: number for number, node in enumerate(module.graph.nodes)}
@@ -51,7 +51,7 @@ def partition(
                 ends.add(node)
         if ends <= refused.keys():
             break
-        more = support.moves() if attempt >= _MOST_CHOICES else {}
+        more = support.moves() if attempt >= _MAX_CHOICES else {}
         refused = {**more, **dict.fromkeys(ends, _ANOTHER_ORDER), **refused}
     return support, chosen
 
@@ -109,5 +109,5 @@ def obstacle(nodes: list[fx.Node], support: Support) -> str:
         if node is last:
             return ""
         if moved and node not in inside and support.is_ordered(node):
-            return "nodes that write in place stand between its nodes"
+            return "nodes that write in place are between its nodes"
     return ""

@@ -3,12 +3,12 @@
     torch.ops.upconv.network(inputs, weights, key) -> results
 
 `hand_over` finds the parts with PyTorch's partitioner and inserts the calls into the graph. `key`
-names a `Part`, which the graph module holds. Equal parts of equal graphs get equal keys in every
+names a `Part`, which the graph module holds. Equal parts of equal graphs have equal keys in every
 process, so that compiled graphs in PyTorch's caches find their parts.
 
-A part builds its network from the weights' values in the first call, and again after a weight was
-written or replaced. If no network accepts the values or sizes of a call (NaN among weights, an
-empty batch), PyTorch's functions compute the part, and `Part.reason` says why.
+A part builds its network from the weights' values in the first call, and again after a weight is
+written or replaced. If no network accepts a call's values or sizes (NaN among weights, an empty
+batch), PyTorch's functions compute the part, and `Part.reason` says why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .partition import obstacle, partition
 from .supported_nodes import known_size, value_of
 from .tensors import Tensor, array, memory_order, thread_count
 
-_MOST_NETWORKS = 2
+_MAX_NETWORKS = 2
 _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 _counts: Counter[str] = Counter()
 
@@ -121,13 +121,13 @@ class Part:
     # Computing ------------------------------------------------------------------------------------
 
     def by_pytorch(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Return the results of PyTorch's own functions."""
+        """Compute the results with PyTorch's own functions."""
         if self._writes:
             inputs = [tensor.clone() for tensor in inputs]
         return list(self.module(*self._merged(inputs, weights)))
 
     def fake(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Return fake results with the strides of `run`'s."""
+        """Return fake results with the same strides as the results of `run`."""
         return [*map(_result, self.by_pytorch(inputs, weights), self._orders)]
 
     def run(self, inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
@@ -174,13 +174,13 @@ class Part:
         if current is None or not all(map(Version.of, current.versions, weights)):
             current = _Current(self.build(weights), [*map(Version, weights)])
             others = [item for item in self._networks.items() if item[0] != address]
-            latest = others[len(others) + 1 - _MOST_NETWORKS :] if others else []
+            latest = others[len(others) + 1 - _MAX_NETWORKS :] if others else []
             self._networks = {**dict(latest), address: current}
         return current.network
 
 
 def _result(like: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Return an uninitialised tensor of another's shape; order: its axes in memory."""
+    """Return an uninitialized tensor of another's shape; order: its axes in memory."""
     return torch.empty_permuted(like.shape, order, dtype=like.dtype, device=like.device)
 
 
@@ -192,7 +192,7 @@ class _Current(NamedTuple):
 
 
 class _Building(fx.Interpreter):  # type: ignore[misc]
-    """Runs a part's module on network values; operations on weights alone give tensors."""
+    """An interpreter of a part on network values; operations on weights alone give tensors."""
 
     def __init__(self, module: fx.GraphModule, network: Network) -> None:
         super().__init__(module)
@@ -215,14 +215,14 @@ def hand_over(
     weights: Iterable[fx.Node] = (),
     refused: Mapping[fx.Node, str] = MappingProxyType({}),
 ) -> tuple[list[Part], dict[str, str]]:
-    """Replace each of the largest parts that networks can compute by one call, in place.
+    """Replace each of the largest parts that networks can compute with one call, in place.
 
-    module: a graph of PyTorch's functions or of ATen's operators, whose nodes hold their values
-    (`meta["val"]` or `meta["example_value"]`). Parameters and buffers are weights: `get_attr` nodes
-    and inputs that Dynamo lifted; `weights` names further inputs. A part has at least one
+    module: a graph of PyTorch's functions or ATen's operators, whose nodes hold their values
+    (`meta["val"]` or `meta["example_value"]`). Weights are parameters and buffers, as `get_attr`
+    nodes or as inputs that Dynamo lifted, and the inputs in `weights`. A part has at least one
     convolution, and its values are float32 or bfloat16 on the CPU.
 
-    refused: nodes that stay, with the reasons.
+    refused: nodes that stay with PyTorch, with the reasons.
 
     Returns the parts, which `module` holds, and a reason for each node that stays, by name. An
     object that outlives the module must hold the parts too. They have no gradients.
@@ -234,7 +234,7 @@ def hand_over(
         if reason:
             support.refuse(nodes, reason)
         else:
-            support.taken.update(nodes)
+            support.in_parts.update(nodes)
             parts.append(Part(nodes, support.weights))
     for node in reversed([node for node in module.graph.nodes if node in support.weights]):
         if node.op.startswith("call_") and not node.users:
@@ -260,7 +260,7 @@ def _dependent(graph: fx.Graph, call: fx.Node) -> list[fx.Node]:
 def _with_computed_weights(
     nodes: list[fx.Node], weights: set[fx.Node]
 ) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Return the operands of some nodes, and the nodes together with those that derive weights."""
+    """Return the operands of some nodes, and these nodes preceded by those that derive weights."""
     sources: list[fx.Node] = []
     body: list[fx.Node] = []
     seen = set(nodes)
@@ -281,7 +281,7 @@ def _with_computed_weights(
 
 
 def _module(sources: list[fx.Node], body: list[fx.Node], results: list[fx.Node]) -> fx.GraphModule:
-    """Return some nodes as a module, which returns a tuple."""
+    """Return some nodes as a module that returns a tuple."""
     graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
     for source in sources:
         known[source] = graph.placeholder(source.name)

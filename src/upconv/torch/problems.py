@@ -1,7 +1,7 @@
 """Convert an operator's call to a `Problem`: shapes, dtype and layout, cached per signature.
 
 An ordinary convolution is the input gradient of the transposed one with the same weight. So both
-have one problem, and each result is one of its directions:
+share one problem, and each result is one of its directions:
 
     result                 transposed     ordinary
     forward                FORWARD        INPUT_GRAD
@@ -36,7 +36,7 @@ class ResultMask(IntFlag):
 
 
 class Geometry(NamedTuple):
-    """The geometry of a layer, in the order of `aten::convolution`'s arguments."""
+    """A layer's geometry, in the order of `aten::convolution`'s arguments."""
 
     stride: Shape
     padding: Shape
@@ -47,19 +47,19 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, arguments: Any) -> Geometry:
-        """Return the geometry of an operator's six arguments, which may be lists."""
+        """Return the geometry given by an operator's six arguments, which may be lists."""
         stride, padding, dilation, is_transposed, output_padding, groups = arguments
         axes = tuple(stride), tuple(padding), tuple(dilation)
         return cls(*axes, is_transposed, tuple(output_padding), groups)
 
 
 class Operands(NamedTuple):
-    """The shapes and the dtype of a layer's input and weight, and its other operands."""
+    """The shapes and dtype of a layer's input and weight, and which other operands it has."""
 
     x: Shape
     weight: Shape
     dtype: Any
-    last: bool  # computed on channels-last data
+    last: bool  # whether data is channels-last
     bias: bool = False
     residual: bool = False
     activation: str = ""
@@ -100,7 +100,7 @@ def _problem(
 
 
 def _regular(operands: Operands, geometry: Geometry) -> bool:
-    """Whether PyTorch also accepts the call, and its operands are not empty."""
+    """Whether PyTorch also accepts the call, and no operand is empty."""
     rank = len(operands.x) - 2
     entries = (geometry.stride, geometry.padding, geometry.dilation, geometry.output_padding)
     if not 1 <= rank <= 3 or len(operands.weight) != rank + 2:
@@ -115,7 +115,7 @@ def _regular(operands: Operands, geometry: Geometry) -> bool:
 
 
 def result_shape(problem: Problem) -> Shape:
-    """Return the shape of a problem's result in PyTorch's order of axes: N, C, spatial axes."""
+    """Return the shape of a problem's result in PyTorch's order: N, C, spatial axes."""
     shape = problem.result_shape
     if problem.layout is DataLayout.NCX:
         return shape

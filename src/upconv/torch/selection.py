@@ -1,9 +1,9 @@
 """`Selection`: the parts and layers of a model that upconv computes, chosen by measurement.
 
 1. The model's forward is captured as a graph, in which networks compute the largest parts. If
-   there are several, each is measured alone, and PyTorch keeps those that are not faster.
+   there are several, each is measured separately; those that are not faster stay with PyTorch.
 2. If that fails or is not faster, single layers are measured inside the model.
-3. PyTorch and the parts, or the layers, run alternately. The faster is kept if its results agree.
+3. PyTorch alternates with the parts, or the layers. The faster is kept if the results agree.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MOST_RUNS = 30
 """Maximum number of inference runs of the model, and of training steps."""
 
 _LONG, _RUNS_OF_CHOICE = 0.15, (20, 11)
-"""Seconds of a long run; runs that choose between two ways, for short and for long models."""
+"""Seconds from which a run is long; runs per comparison, for short and for long models."""
 
-_MOST_ROUNDS = 4
-_MOST_REASONS = 8
+_MAX_ROUNDS = 4
+_MAX_REASONS = 8
 
 
 class Selection:
-    """Measures a model in PyTorch, in parts and with layers, and installs the fastest way."""
+    """The choice of the fastest way to run a model: in PyTorch, in parts or by layers."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Selection:
         self.timed = max(examples, key=_elements)
         self._runs = _RUNS_OF_CHOICE[0]
         self._forward = Forward(model, refused)
-        self._taken: list[Candidate] = []
+        self._selected: list[Candidate] = []
 
     def result(self, training: bool) -> Report:
-        """Return the decisions; afterwards no layer and no part is installed."""
+        """Return the decisions; afterwards no layer or part is installed."""
         if self.model.training:  # otherwise the modules keep their modes, which may differ
             self.model.eval()
         with torch.no_grad():
@@ -75,8 +75,8 @@ class Selection:
             if choice.name != PARTS or self.parts_why:
                 choice = replace(choice, name=PYTORCH)
                 self._measure_layers()
-                choice = self._choose(LAYERS) if self._taken else choice
-        for layer in self._taken if choice.name == LAYERS else ():
+                choice = self._choose(LAYERS) if self._selected else choice
+        for layer in self._selected if choice.name == LAYERS else ():
             self._change(layer, inference=True)
         if training:
             self.budget.runs = MOST_RUNS
@@ -104,7 +104,7 @@ class Selection:
                     if time.perf_counter() - start > _LONG:
                         self._runs = _RUNS_OF_CHOICE[1]
                     watch.unchanged()
-                    captures.append(self._forward.adopted(args, keywords))
+                    captures.append(self._forward.add_capture(args, keywords))
         except Unwatchable as error:
             self.why = f"no graph represents the model: {error}"
             return False
@@ -122,7 +122,7 @@ class Selection:
         return any(not row.why for row in self.parts)
 
     def _check_others(self) -> None:
-        """Compare the results of the parts with PyTorch's on the examples that are not timed."""
+        """Compare the parts' results with PyTorch's on the examples that are not timed."""
         for example in self.examples:
             if example is not self.timed and not self.parts_why:
                 results = []
@@ -134,8 +134,8 @@ class Selection:
         self._switch(PYTORCH)
 
     def _measure_layers(self) -> None:
-        """Measure each layer in place, and fill `_taken`."""
-        rounds = min(_MOST_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
+        """Measure each layer in place, and fill `_selected`."""
+        rounds = min(_MAX_ROUNDS, (self.budget.runs - 1 - self._runs) // 2)
         table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
         for layer, samples in table.items():
             if rounds < 1:
@@ -143,12 +143,12 @@ class Selection:
             verdict = samples.verdict()
             self.rows[layer] = replace(self.rows[layer], **verdict._asdict())
             if not verdict.why:
-                self._taken.append(layer)
+                self._selected.append(layer)
 
     # The choice -----------------------------------------------------------------------------------
 
     def _choose(self, name: str) -> Choice:
-        """Choose the faster of PyTorch and another way to run the model."""
+        """Choose PyTorch or another way to run the model, whichever is faster."""
         ways = [Way(label, self._run, partial(self._switch, label)) for label in (PYTORCH, name)]
         choice = self._choice(ways, "timing the whole model")
         if name == PARTS:
@@ -164,14 +164,14 @@ class Selection:
             seconds=min(10.0, 0.6 * budget.left),
             most_runs=max(1, min(self._runs, budget.runs)),
             arrays=lambda results: arrays_of(tree_leaves(results)),
-            truth=self._in_float32 if self._is_short() else None,
+            truth=self._in_float32 if self._is_16_bit() else None,
             progress=budget.progress,
             what=what,
         )
         budget.runs -= choice.runs
         return choice
 
-    def _is_short(self) -> bool:
+    def _is_16_bit(self) -> bool:
         """Whether the model computes in 16 bits, where PyTorch's own errors may be large."""
         return any(p.dtype in (torch.bfloat16, torch.float16) for p in self.model.parameters())
 
@@ -179,14 +179,14 @@ class Selection:
         """Return the results of a float32 copy of the model; no results if the copy fails."""
         self._switch(PYTORCH)
 
-        def wide(value: Any) -> Any:
-            is_short = isinstance(value, torch.Tensor) and value.is_floating_point()
-            return value.float() if is_short else value
+        def widen(value: Any) -> Any:
+            is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value.float() if is_floating else value
 
         try:
             model = copy.deepcopy(self.model).float()
             with torch.random.fork_rng(devices=[]):
-                results = model(*tree_map(wide, self.timed[0]), **tree_map(wide, self.timed[1]))
+                results = model(*tree_map(widen, self.timed[0]), **tree_map(widen, self.timed[1]))
         except (RuntimeError, TypeError, ValueError):
             return []
         return list(arrays_of(tree_leaves(results)))
@@ -198,12 +198,12 @@ class Selection:
         return results
 
     def _switch(self, name: str) -> None:
-        """Make the model run in one of the ways: PyTorch, parts or layers."""
+        """Make the model run in PyTorch, in parts or by layers."""
         set_forward(self.model, None)
         for layer in self.layers:
             layer.remove()
         if name == LAYERS:
-            for layer in self._taken:
+            for layer in self._selected:
                 layer.install(inference=True, training=0)
         if name == PARTS:
             set_forward(self.model, self._forward)
@@ -212,7 +212,7 @@ class Selection:
     # Training -------------------------------------------------------------------------------------
 
     def _measure_training(self) -> None:
-        """Choose the results that upconv computes in training; keep them if steps are faster."""
+        """Choose the results that upconv computes in training; keep them if that is faster."""
         self.model.train()
         step = partial(_step, self.model, self.timed)
         self.budget.runs -= 1
@@ -248,7 +248,7 @@ class Selection:
     # The report -----------------------------------------------------------------------------------
 
     def _report(self, choice: Choice) -> Report:
-        """Return the report: rows for parts, for layers, and for reasons to leave operations."""
+        """Return the report: rows for parts, layers and operations left to PyTorch."""
         if choice.name == PARTS:
             self.parts = [replace(row, by=PYTORCH if row.why else "upconv") for row in self.parts]
             ours = [row for row in self.parts if row.by == "upconv"]
@@ -261,7 +261,7 @@ class Selection:
             self.parts = [replace(row, why=row.why or self.parts_why) for row in self.parts]
         left = [
             Row(f"{count} other operations", "", PYTORCH, 0, why=why)
-            for why, count in self.left.most_common(_MOST_REASONS)
+            for why, count in self.left.most_common(_MAX_REASONS)
         ]
         why = self.why or "it is not faster with upconv"
         if any(row.by == "upconv" for row in (*self.parts, *self.rows.values())):
@@ -273,7 +273,7 @@ class Selection:
 
 
 def _elements(example: Example) -> int:
-    """Return the number of elements of all tensors in an example."""
+    """Return the number of elements in an example's tensors."""
     leaves = tree_leaves(example)
     return sum(int(leaf.numel()) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
@@ -284,7 +284,7 @@ def _row(layer: Candidate) -> Row:
 
 
 def _part_row(number: int, part: Part, key: PartKey, verdict: Verdict | None) -> Row:
-    """Return the row of a part, with the names of its layers and counts of its operations."""
+    """Return a part's row, with its layers' names and its operations' counts."""
     earlier, names = key
     before, after, why = verdict or (None, None, "")
     ends = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
@@ -296,7 +296,7 @@ def _part_row(number: int, part: Part, key: PartKey, verdict: Verdict | None) ->
 
 
 def _step(model: Any, example: Example) -> None:
-    """Run a training step whose loss is the sum of the mean squares of all results."""
+    """Run a training step; its loss sums the mean squares of the results."""
     with torch.enable_grad():
         results = tree_leaves(model(*example[0], **example[1]))
         tensors = [result for result in results if isinstance(result, torch.Tensor)]

@@ -23,7 +23,7 @@ _IGNORED = frozenset({"forward", "_report", "_is_torch_compile", *LAYER_ATTRIBUT
 """Attributes that this package and `torch.compile` write."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device)
-_MOST_DEPTH, _MOST_OBJECTS = 6, 10_000
+_MAX_DEPTH, _MAX_OBJECTS = 6, 10_000
 
 HOOKS_OF_ALL = (
     base._global_forward_pre_hooks,
@@ -34,7 +34,7 @@ HOOKS_OF_ALL = (
 
 
 class _Anything:
-    """Equals everything: stands for a tensor, which each call reads again."""
+    """An object equal to all others, in place of a tensor, which each call reads again."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -113,14 +113,14 @@ class Snapshot:
                 raise Unwatchable(f"an inner {type(module).__name__} has hooks")
 
     def _add(self, value: Any, depth: int) -> None:
-        """Watch the contents of an attribute that can change."""
+        """Watch an attribute's contents if they can change."""
         if isinstance(value, nn.Module):
             if value not in self._modules:
                 raise Unwatchable(f"a {type(value).__name__} is kept outside the model's children")
             return
         if isinstance(value, (*_PLAIN, torch.Tensor)) or callable(value):
             return
-        if id(value) in self._seen or depth > _MOST_DEPTH or len(self._seen) > _MOST_OBJECTS:
+        if id(value) in self._seen or depth > _MAX_DEPTH or len(self._seen) > _MAX_OBJECTS:
             return
         self._seen[id(value)] = value
         live = _contents(value)
@@ -134,7 +134,7 @@ class Snapshot:
 
 
 class _Watched:
-    """A view of the model's own attributes, without the ignored ones."""
+    """A view of the outer model's attributes, without the ignored ones."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._state = state

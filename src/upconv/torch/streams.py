@@ -29,7 +29,7 @@ def stream(
 
     model: a module, in eval mode, whose operations are local along the axis. Its parameters are
         copied. example: the model's arguments: a float32 tensor, a tuple of positional arguments or
-        a dict of keywords. Only the sizes of the axis and the batch may differ from the example.
+        a dict of keywords. Only the batch and the size along the axis may differ from the example.
     axis: the axis of every input. chunk: the input length for which kernels are chosen; None takes
         the length of the first push. precision, threads, algorithm: as in `Network.stream`.
 
@@ -69,14 +69,14 @@ class ModuleStream(ModelStream):
     __slots__ = ("_tensors",)
 
     def __init__(self, *arguments: Any) -> None:
-        """Begin a stream; call `stream` instead."""
+        """Start a stream; call `stream` instead."""
         self._tensors = True  # whether the latest chunks, and so the results, are tensors
         super().__init__(*arguments)
 
     def push(self, *chunks: Any) -> Any:
-        """Return all results that no later input can change and that were not returned yet.
+        """Return all new results that no later input can change.
 
-        chunks: a float32 tensor or array for each input of the example, in order. All have one
+        chunks: a float32 tensor or array for each input of the example, in order. All have the same
         length along the axis, which may be 0. The results are tensors if any chunk is a tensor.
         """
         return super().push(*chunks)
@@ -87,7 +87,7 @@ class ModuleStream(ModelStream):
         return other
 
     def converted(self, chunks: Sequence[Any]) -> list[Array]:
-        """Convert the chunks of a push to inputs of the network."""
+        """Convert the chunks of a push to the network's inputs."""
         self._tensors = any(isinstance(chunk, torch.Tensor) for chunk in chunks)
         return self.arrays(
             [_array(chunk) if isinstance(chunk, torch.Tensor) else chunk for chunk in chunks]
@@ -132,7 +132,7 @@ def _listed(example: Any) -> tuple[list[str], list[Any]]:
 
 
 def _signature(names: list[str], tensors: list[Any], axis: int) -> tuple[Signature, int]:
-    """Return the inputs' shapes, with 0 along the stream's axis, and the length of the example."""
+    """Return the inputs' shapes, with 0 along the stream's axis, and the example's length."""
     shapes, axes, lengths = {}, {}, set()
     for name, tensor in zip(names, tensors, strict=True):
         number = integer("axis", axis, -tensor.dim(), tensor.dim() - 1) % max(1, tensor.dim())

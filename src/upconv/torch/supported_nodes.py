@@ -1,6 +1,6 @@
 """`Support`: the nodes of an FX graph that a network computes, and why it refuses the others.
 
-Each node is tried on its own. Its row of the table adds it to a network whose inputs have the
+Each node is tried separately. Its row of the table adds it to a network whose inputs have the
 shapes recorded in the graph. The result must have the same shape as in PyTorch.
 """
 
@@ -23,13 +23,13 @@ from .tensors import Tensor
 
 
 def value_of(node: Any) -> Any:
-    """Return the value of a node: a fake tensor, a list or a number; None if unknown."""
+    """Return a node's value: a fake tensor, a list or a number; None if unknown."""
     meta = node.meta if isinstance(node, fx.Node) else {}
     return meta.get("val", meta.get("example_value"))
 
 
 class Support(OperatorSupportBase):  # type: ignore[misc]
-    """Decides which nodes of a graph can join parts of one dtype.
+    """The nodes of a graph that can join parts of one dtype.
 
     weights: the nodes that depend only on parameters and buffers. refused: the nodes that are left
     to PyTorch, with the reasons. arranged: the values of supported nodes whose axes are not in the
@@ -43,16 +43,16 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         self._nodes = list(module.graph.nodes)
         self._written = _written(self._nodes)
         self.weights: set[fx.Node] = set()
-        self.taken: set[fx.Node] = set()
+        self.in_parts: set[fx.Node] = set()
         for node in self._nodes:
-            if node in weights or _is_weight(node) or self._follows(node):
+            if node in weights or _is_weight(node) or self._derives_from_weights(node):
                 self.weights.add(node)
         self._reasons = dict(refused)
         self._dtypes: dict[fx.Node, Any] = {}
         self.arranged: dict[fx.Node, Arranged] = {}
         self._known: set[fx.Node] = set()
 
-    def _follows(self, node: fx.Node) -> bool:
+    def _derives_from_weights(self, node: fx.Node) -> bool:
         operands = node.all_input_nodes
         return (
             node.op in ("call_function", "call_method")
@@ -71,7 +71,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         """Whether a network can compute the node in this dtype."""
         if node.op not in ("call_function", "call_method") or node in self.weights:
             return False
-        if node not in self._reasons:  # the order of its operands' axes is decided before its own
+        if node not in self._reasons:  # decide the axis orders of its operands first
             for each in self._nodes:
                 is_call = each.op in ("call_function", "call_method")
                 if is_call and each not in self.weights and each not in self._reasons:
@@ -87,21 +87,21 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         self._reasons.update(dict.fromkeys(nodes, reason))
 
     def is_ordered(self, node: fx.Node) -> bool:
-        """Whether a node must keep its place in the order: memory that it uses is written."""
+        """Whether a node must keep its place, because memory that it uses is written."""
         operands = (node, *node.all_input_nodes)
         return bool(writes(node)) or any(operand in self._written for operand in operands)
 
     def moves(self) -> dict[fx.Node, str]:
-        """Return a reason to refuse each node that puts axes in another order."""
+        """Return a reason to refuse each node that leaves axes in another order."""
         return dict.fromkeys(self.arranged, "too many parts would end in another order of axes")
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason why PyTorch computes a node, for each node outside the parts."""
+        """Return, for each node outside the parts, the reason why PyTorch computes it."""
         alone = "no convolution is next to it"
         return {
             f"{node.name} ({name_of(node) or node.target})": reason or alone
             for node, reason in self._reasons.items()
-            if node not in self.taken
+            if node not in self.in_parts
         }
 
     def _refusal(self, node: fx.Node) -> str:
@@ -129,7 +129,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         return ""
 
     def _tried(self, node: fx.Node) -> tuple[list[Arranged], list[Tensor]]:
-        """Return a node's results in a network of its own, and its values in PyTorch's graph."""
+        """Return a node's results in a separate network, and its values in PyTorch's graph."""
         values = _tensors(node)
         inputs: dict[fx.Node, Any] = {}
         self._collect(node, inputs)
@@ -152,7 +152,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         return (results if isinstance(results, list) else [results]), values
 
     def _declared(self, source: fx.Node, value: Any) -> Any:
-        """Return the shape of an operand as a network's input."""
+        """Return an operand's shape as a network input."""
         if source in self.arranged:
             return self.arranged[source].value.shape
         if not 3 <= value.dim() <= 5 or known_size(value.shape[1]) is None:
@@ -161,7 +161,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
         return _open(value.shape)
 
     def _collect(self, node: fx.Node, inputs: dict[fx.Node, Any]) -> None:
-        """Collect a node's operands that change between calls, also those inside lists."""
+        """Collect a node's operands that change between calls, including those inside lists."""
         for source in node.all_input_nodes:
             value = value_of(source)
             if source in self.weights:
@@ -221,7 +221,7 @@ def _open(shape: Any) -> tuple[int | None, ...]:
 
 
 def known_size(size: Any) -> int | None:
-    """Return a size if it is constant, even if it is written as a symbol; else None."""
+    """Return a size if it is constant, even as a symbol; else None."""
     if type(size) is int:
         return size
     known = size.node.maybe_as_int()
@@ -273,7 +273,7 @@ def _is_alone(node: fx.Node) -> bool:
 
 
 def _may_share(node: fx.Node) -> bool:
-    """Whether a node's result may lie in the memory of an operand."""
+    """Whether a node's result may share memory with an operand."""
     if not node.op.startswith("call_"):
         return False
     return row_of(node) is None or is_view(node) or bool(writes(node))

@@ -1,7 +1,7 @@
 """Find the layers of a model that upconv can compute, and swap their classes.
 
-Modules stay the same objects; only their class changes. So `state_dict`, optimisers and hooks stay,
-and pickling and copying work as before. For each parametrized module PyTorch derives a class from
+Modules stay the same objects; only their class changes. So `state_dict`, optimizers, hooks,
+pickling and copying work as before. For each parametrized module PyTorch derives a class from
 the layer's class. A copy of that class with upconv's base replaces it.
 """
 
@@ -39,13 +39,13 @@ class Candidate:
         return (first, second // self.layer.groups, *self.layer.kernel_size)
 
     def install(self, *, inference: bool, training: int) -> None:
-        """Give the layer upconv's class."""
+        """Assign upconv's class to the layer."""
         vars(self.layer)["_acceleration"] = Acceleration(inference, training)
         self.layer.__class__ = self.accelerated
         _set_hooks(self.layer, CachedWeightNorm)
 
     def remove(self) -> None:
-        """Restore the layer's class; packed weights stay."""
+        """Restore the layer's class, but keep packed weights."""
         if vars(self.layer).pop("_acceleration", None) is not None:
             self.layer.__class__ = self.original
             _set_hooks(self.layer, WeightNorm)
@@ -54,7 +54,7 @@ class Candidate:
 def remove(layer: Any) -> None:
     """Restore the class and hooks of an accelerated layer, and drop its packed weight.
 
-    Parametrizations that were added or removed since the layer was accelerated stay as they are.
+    Parametrizations added or removed since the layer was accelerated stay as they are.
     """
     accelerated = vars(layer).pop("_acceleration", None) is not None
     original = ORIGINALS.get(parametrize.type_before_parametrizations(layer))
@@ -95,7 +95,7 @@ ACCELERATED: dict[type, type] = {original: layer for layer, original in ORIGINAL
 
 
 def _known(module: Any) -> bool:
-    """Whether upconv computes a module; only PyTorch's own parametrizations are supported."""
+    """Whether upconv can compute a module; only PyTorch's own parametrizations are supported."""
     if parametrize.is_parametrized(module):
         lists = module.parametrizations
         modules = {type(step).__module__ for steps in lists.values() for step in steps}

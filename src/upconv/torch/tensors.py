@@ -1,4 +1,4 @@
-"""Views of tensors as NumPy arrays of the same memory, and memory formats of tensors."""
+"""NumPy arrays that share tensors' memory, and tensors' memory formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class View(NamedTuple):
-    """Shape, strides and dtype of the arrays that view tensors of one shape and strides.
+    """Shape, strides and dtype of the NumPy views of tensors with one shape and strides.
 
     `Tensor.numpy()` would permanently mark the tensor's memory as not resizable. So the array uses
     the tensor's address, and keeps the tensor alive.
@@ -44,7 +44,7 @@ class View(NamedTuple):
         dtype: Any,
         axes: tuple[int, ...] | None = None,
     ) -> View:
-        """Return the view of tensors of a shape, strides and dtype, with permuted axes."""
+        """Return the view of tensors with this shape, strides and dtype, with permuted axes."""
         kind = DTYPES[dtype].numpy
         order = range(len(shape)) if axes is None else axes
         sizes = tuple(shape[axis] for axis in order)
@@ -52,7 +52,7 @@ class View(NamedTuple):
         return View(sizes, steps, kind)
 
     def on(self, tensor: Tensor) -> NDArray[Any]:
-        """Return the array on a tensor's memory; raise `RuntimeError` if that was freed."""
+        """Return an array on a tensor's memory; raise `RuntimeError` if that was freed."""
         pointer = tensor.data_ptr()
         if not pointer:
             raise RuntimeError("The tensor's storage was freed: it has no memory to compute on.")
@@ -62,7 +62,7 @@ class View(NamedTuple):
 
 
 def array(tensor: Tensor, axes: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Return the tensor's memory as an array; bfloat16 is the type of ml_dtypes."""
+    """Return the tensor's memory as an array; bfloat16 has ml_dtypes' type."""
     return View.of(tensor.shape, tensor.stride(), tensor.dtype, axes).on(tensor)
 
 
@@ -75,7 +75,7 @@ def channels_last(tensor: Tensor) -> bool:
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...]:
-    """Return the axes of a tensor, which may be fake, from the outermost in memory on."""
+    """Return the axes of a tensor, which may be fake, outermost in memory first."""
     axes = tuple(range(tensor.dim()))
     if tensor.is_contiguous():
         return axes
@@ -89,12 +89,12 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
 
 
 def numbers(sizes: Any) -> tuple[int, ...]:
-    """Return sizes or strides as numbers; a symbol has the value of the trace."""
+    """Return sizes or strides as numbers; a symbol has its value from the trace."""
     return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 
 def new_result(shape: Any, like: Tensor, last: bool) -> Tensor:
-    """Return an uninitialised tensor of another's dtype and device, channels-last or contiguous."""
+    """Return an uninitialized tensor of another's dtype and device, channels-last or contiguous."""
     form = _CHANNELS_LAST[len(shape)] if last else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
 
@@ -116,7 +116,7 @@ def thread_count() -> int:
 
 
 def arrays_of(values: Iterable[Any]) -> list[NDArray[Any]]:
-    """Return the tensors among some values as arrays, for comparisons."""
+    """Return the tensors among some values as arrays to compare."""
     return [_compared(value.detach()) for value in values if isinstance(value, torch.Tensor)]
 
 

@@ -1,8 +1,8 @@
 """Run upconv's work on the threads of PyTorch's operators.
 
 PyTorch's threads spin for milliseconds after each operator. If upconv computes the next layer, its
-own threads would compete with them for the processors. So upconv hands its work to PyTorch, through
-a function of PyTorch's stable C interface (2.10 and later):
+own threads would compete with them for the processors. So upconv hands its work to PyTorch through
+a function in PyTorch's stable C interface (2.10 and later):
 
     torch_parallel_for(int64_t begin, int64_t end, int64_t grain, void (*work)(int64_t, int64_t,
                        void *), void *context)

@@ -1,8 +1,8 @@
-"""Trace a module's forward into a network, by running tensors without data through its code.
+"""Trace a module's forward into a network, by running its code on tensors without data.
 
-PyTorch computes values that depend only on parameters and buffers, so `weight_norm` and sizes that
-a model holds in buffers are numbers. ATen operators on traced tensors add nodes by the table of
-operations. Some functions add nodes before PyTorch decomposes them into operators.
+PyTorch computes values that depend only on parameters and buffers, such as `weight_norm` and sizes
+held in buffers. ATen operators on traced tensors add nodes according to the table of operations.
+Some functions add nodes before PyTorch decomposes them into operators.
 
 A trace has the sizes of one input. `model_streams` compares the traces of several inputs.
 """
@@ -29,7 +29,7 @@ _COPIES = ("detach", "clone", "alias", "lift_fresh", "_to_copy")
 
 
 class Traced(torch.Tensor):  # type: ignore[misc]  # PyTorch is untyped here
-    """A tensor without data that stands for a value of a network.
+    """A tensor without data that represents a network's value.
 
     family: the traced tensors that share its memory.
     """
@@ -40,7 +40,7 @@ class Traced(torch.Tensor):  # type: ignore[misc]  # PyTorch is untyped here
 
     @staticmethod
     def of(trace: Trace, arranged: Arranged) -> Traced:
-        """Return a traced tensor for a value of the network."""
+        """Return a traced tensor for one of the network's values."""
         size, kind = arranged.shape, {"dtype": torch.float32, "device": "cpu"}
         result: Traced = torch.Tensor._make_wrapper_subclass(Traced, size, **kind)
         result.trace, result.arranged, result.family = trace, arranged, [result]
@@ -63,7 +63,7 @@ class Traced(torch.Tensor):  # type: ignore[misc]  # PyTorch is untyped here
 
 
 class Trace:
-    """A network under construction, and the stack of modules whose forward runs."""
+    """A network under construction, and the stack of modules whose forwards are running."""
 
     def __init__(self, model: Any, declared: Mapping[str, Any]) -> None:
         self._network, self._model = Network(declared), model
@@ -74,7 +74,7 @@ class Trace:
     ) -> Captured:
         """Return the network of the model's forward.
 
-        axes: the axes of each input. arguments: makes the forward's arguments of the traced inputs.
+        axes: each input's axes. arguments: makes the forward's arguments from the traced inputs.
         """
         values = zip(self._network.inputs.values(), axes.values(), strict=True)
         inputs = [Traced.of(self, Arranged(value, input_axes)) for value, input_axes in values]
@@ -137,11 +137,11 @@ class Trace:
         return result
 
     def _written(self, name: str, targets: list[Any], result: Traced) -> Traced:
-        """Give the tensor that an operator writes its new value, and return the tensor."""
+        """Update the tensor that an operator writes to, and return it."""
         if len(targets) != 1 or not isinstance(targets[0], Traced) or len(targets[0].family) > 1:
             self._refuse(name, "it writes in place to memory that other tensors share")
         if targets[0].shape != result.shape:
-            self._refuse(name, "its result differs in shape from the tensor that it writes")
+            self._refuse(name, "its result differs in shape from the tensor that it writes to")
         targets[0].arranged = result.arranged
         return targets[0]
 
@@ -152,19 +152,19 @@ class Trace:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Maintain the stack of modules whose forward runs, with hooks."""
+        """Maintain the stack of running modules with hooks."""
 
-        def entering(name: str, *_: object) -> None:
+        def enter(name: str, *_: object) -> None:
             self._modules.append(name)
 
-        def leaving(*_: object) -> None:
+        def leave(*_: object) -> None:
             self._modules.pop()
 
         with ExitStack() as hooks:
             for name, module in self._model.named_modules():
-                before = partial(entering, name)
+                before = partial(enter, name)
                 hooks.enter_context(module.register_forward_pre_hook(before, prepend=True))
-                hooks.enter_context(module.register_forward_hook(leaving))
+                hooks.enter_context(module.register_forward_hook(leave))
             yield
 
 

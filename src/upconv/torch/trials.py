@@ -47,7 +47,7 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(slots=True)
 class Budget:
-    """The remaining runs of the model, and when the last may begin, by `time.perf_counter`."""
+    """The model's remaining runs, and the `time.perf_counter` by which the last may start."""
 
     deadline: float
     runs: int
@@ -55,7 +55,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; 0 after the deadline."""
+        """Remaining seconds; 0 after the deadline."""
         return max(0.0, self.deadline - time.perf_counter())
 
     def run(self, model: Any, example: Example) -> Any:
@@ -65,7 +65,7 @@ class Budget:
 
 
 class Verdict(NamedTuple):
-    """Seconds of a layer or part by PyTorch and by upconv, and why PyTorch keeps it; "" if not."""
+    """Run times in PyTorch and upconv in seconds, and why PyTorch is kept; "" if it is not."""
 
     before: float | None
     after: float | None
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """A layer's seconds per run of the model, by PyTorch and by upconv, and why it is rejected."""
+    """A layer's seconds per model run, in PyTorch and in upconv, and why it is rejected."""
 
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
@@ -112,7 +112,7 @@ def measured(
             if not budget.left or budget.runs < 2:
                 break
             budget.progress("measuring the layers, round", i + 1, rounds)
-            for by_upconv in (i % 2 == 0, i % 2 == 1):  # the second finds other data in the caches
+            for by_upconv in (i % 2 == 0, i % 2 == 1):  # the second finds other cache contents
                 _timed_run(model, example, table, by_upconv, budget)
     for layer in layers:
         layer.remove()
@@ -122,7 +122,7 @@ def measured(
 def _timed_run(
     model: Any, example: Example, table: dict[Candidate, Samples], by_upconv: bool, budget: Budget
 ) -> None:
-    """Run the model once; a sample of a layer is the time of all its calls."""
+    """Run the model once; a layer's sample is the total time of its calls."""
     totals = dict.fromkeys(table, 0.0)
     starts: list[float] = []
 
@@ -144,7 +144,7 @@ def _timed_run(
 
 
 def _check(model: Any, example: Example, table: dict[Candidate, Samples], budget: Budget) -> None:
-    """Run the model once; compare each result of upconv's layers with PyTorch's."""
+    """Run the model once, and compare the results of upconv's layers with PyTorch's."""
 
     def compare(
         candidate: Candidate, layer: Any, arguments: Any, keywords: Any, result: Tensor
@@ -196,7 +196,7 @@ def signatures(layers: list[Candidate], step: Callable[[], None]) -> dict[Any, l
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """Operands of one call in a training step.
+    """The operands of one call in a training step.
 
     arguments: the six arguments of the operators. flows, trained: whether the gradients of the
     input and of the weight are computed.
@@ -292,7 +292,7 @@ def _parts(case: Case) -> dict[ResultMask, tuple[Callable[[], object], Callable[
 def measured_part(part: Part, known: Mapping[fx.Node, Tensor], seconds: float) -> Verdict:
     """Measure a part on random data of the sizes in its graph, if these are known.
 
-    known: the tensors of the graph's inputs that are weights. seconds: the time for samples.
+    known: tensors for the graph's inputs that are weights. seconds: the time for sampling.
     """
     inputs, weights = (list(nodes) for nodes in part.node.args[:2])
     values = [value_of(node) for node in inputs]
@@ -327,7 +327,7 @@ def _in_float32(part: Part, inputs: list[Tensor], weights: list[Tensor]) -> list
 
 
 def _hints(value: Tensor) -> list[int | None]:
-    """Return sizes and strides as in the trace; None for those that depend on data."""
+    """Return the sizes and strides in the trace; None for those that depend on data."""
     entries = (*value.shape, *value.stride())
     return [entry if type(entry) is int else entry.node.hint for entry in entries]
 

@@ -1,4 +1,4 @@
-"""Rows of the table of operations for pooling and resampling; see `network_rules`."""
+"""Rows for pooling and resampling in the table of operations; see `network_rules`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _check_rank(x: Any, rank: int) -> None:
 
 
 def _window(value: Any) -> Any:
-    """Return a window's sizes for the builder; a single size stands for all axes."""
+    """Return a window's sizes for the builder; a single size applies to all axes."""
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else tuple(value)
     return value
@@ -101,7 +101,7 @@ def _interpolate(
 
 
 def _resampled(network: Network, x: Any, size: Any, scales: Any, mode: str, aligned: bool) -> Value:
-    """Resample by integer factors, which suit every size, else to a known size."""
+    """Resample by integer factors, which work at every size, else to a known size."""
     extents = x.shape[2:]
     kind = mode.partition("-")[0]
     given = scales if size is None else size

@@ -21,13 +21,13 @@ from ..networks import Networks, WatchedNetworks, run_graph
 from ..tape import STATE
 from .parameter import Parameter, ParameterDict
 
-_FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_USER_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Block:
-    """A layer. Blocks and parameters that are attributes belong to it."""
+    """A layer, which owns the blocks and parameters among its attributes."""
 
-    changes = 0  # number of changes of members in all blocks
+    changes = 0  # number of member changes in all blocks
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         self.prefix = prefix or ""
@@ -41,7 +41,7 @@ class Block:
         super().__setattr__(name, value)
 
     def _parameters(self) -> dict[str, Parameter]:
-        """Return the parameters of this block alone: its attributes, and the others of `params`."""
+        """Return only this block's parameters: its attributes, and the others of `params`."""
         attributes = {name: p for name, p in vars(self).items() if isinstance(p, Parameter)}
         seen = {id(p) for p in attributes.values()}
         return attributes | {name: p for name, p in self.params.items() if id(p) not in seen}
@@ -52,11 +52,11 @@ class Block:
         Block.changes += 1
 
     def name_scope(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing; MXNet 1 adds a prefix to names in it."""
+        """Return a context that does nothing; in it, MXNet 1 adds a prefix to names."""
         return nullcontext()
 
     def collect_params(self, select: str | None = None) -> ParameterDict:
-        """Return all parameters by path, or those whose path matches a regular expression."""
+        """Return all parameters by path, or only those whose path matches a regular expression."""
         parameters = self._parameters()
         for name, child in self._children.items():
             parameters |= {f"{name}.{k}": p for k, p in child.collect_params().items()}
@@ -66,7 +66,7 @@ class Block:
         self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False,
         device: Any = None,
     ) -> None:  # fmt: skip
-        """Create the arrays of all parameters; those of unknown shape wait for the first call."""
+        """Create all parameters' arrays; those of unknown shape wait for the first call."""
         self.collect_params().initialize(
             ctx=ctx, default_init=init, force_reinit=force_reinit, device=device
         )
@@ -77,7 +77,7 @@ class Block:
             child.hybridize(active, **options)
 
     def cast(self, dtype: Any) -> None:
-        """Change the type of all parameters."""
+        """Convert all parameters to another type."""
         for child in self._children.values():
             child.cast(dtype)
         for parameter in self._parameters().values():
@@ -125,7 +125,7 @@ class HybridBlock(Block):
     """A layer whose forward is written once for arrays and symbols.
 
     A subclass defines `forward(x)`, as in MXNet 2, or `hybrid_forward(F, x, **params)`, as in
-    MXNet 1: F is `mx.nd` or `mx.sym`, and params has the parameters by their attributes' names.
+    MXNet 1: F is `mx.nd` or `mx.sym`, and params holds the parameters by attribute name.
     """
 
     _arity = 0  # inputs of the last call
@@ -138,8 +138,8 @@ class HybridBlock(Block):
         """Run the graph of this block at inference, with its largest parts as networks.
 
         The first such call traces the graph with symbols, as MXNet does. The second call with the
-        same parameters builds the networks. A block that refuses symbols, or has no part for a
-        network, is computed as before; `explain` gives the reason. MXNet's options are ignored.
+        same parameters builds the networks. A block that does not accept symbols, or has no part
+        for a network, runs as before; `explain` gives the reason. MXNet's options are ignored.
         """
         super().hybridize(active, **options)
         self._active, self._traces, self._members, self._checked = active, {}, [], -1
@@ -185,18 +185,18 @@ class HybridBlock(Block):
         return self.hybrid_forward(sym if traced else nd, *inputs, **parameters)
 
     def hybrid_forward(self, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
-        """Compute the outputs by the functions of F."""
+        """Compute the outputs with functions of F."""
         raise NotImplementedError(f"{type(self).__name__} has neither forward nor hybrid_forward.")
 
     def infer_shape(self, *inputs: Any) -> None:
         """Set the shapes of all parameters from the inputs, by inference on the block's graph.
 
-        A subclass with a `forward` of its own overrides this, and sets `self.weight.shape`.
+        A subclass that defines `forward` overrides this, and sets `self.weight.shape`.
         """
         kind, base = type(self), HybridBlock
         if kind.hybrid_forward is base.hybrid_forward and kind._symbols is base._symbols:
             raise MXNetError(
-                f"{type(self).__name__} has a forward of its own and a parameter of unknown shape; "
+                f"{type(self).__name__} defines forward, and has a parameter of unknown shape; "
                 "define infer_shape(self, *inputs), which sets the shape of each parameter."
             )
         result, names = self._symbols(len(inputs))
@@ -209,12 +209,12 @@ class HybridBlock(Block):
                 parameters[name].shape = shape
 
     def _symbols(self, count: int) -> tuple[Any, list[str]]:
-        """Return the result of a call with `count` symbols, and the names of the inputs."""
+        """Return the result of a call with `count` symbols, and the inputs' names."""
         names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
         return Block.__call__(self, *map(sym.var, names)), names
 
     def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
-        """Write path-symbol.json and path-0000.params, and return the names; 0000 is the epoch.
+        """Write path-symbol.json and path-0000.params, and return their names; 0000 is the epoch.
 
         `SymbolBlock.imports`, `mx.load` and MXNet read both. The inputs are "data", or "data0",
         "data1", ... Raises `MXNetError` before the first call of the block, and for a `forward`
@@ -232,7 +232,7 @@ class HybridBlock(Block):
 
 
 class _Trace:
-    """The graph of a hybridized block, or the reason why there is none."""
+    """A hybridized block's graph, or the reason why there is none."""
 
     def __init__(self, block: HybridBlock, arity: int) -> None:
         self.reason, self.inputs = "", list[str]()
@@ -247,8 +247,8 @@ class _Trace:
             parameters, names = block.collect_params(), {*self.graph.list_inputs()}
             self.parameters = {name: p for name, p in parameters.items() if name in names}
             self.networks = WatchedNetworks(self.graph)
-        except _FOREIGN as error:  # a user's code may need arrays
-            self.reason = f"It takes no symbols: {type(error).__name__}: {error}"
+        except _USER_ERRORS as error:  # a user's code may need arrays
+            self.reason = f"It does not accept symbols: {type(error).__name__}: {error}"
 
     def run(self, inputs: tuple[Any, ...]) -> Any:
         """Compute the outputs; return None if the block itself must compute them."""

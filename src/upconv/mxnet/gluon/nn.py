@@ -50,7 +50,7 @@ class _Layer(HybridBlock):
         return result if self.act is None else self.act(result)
 
     def _learn(self, name: str, learned: bool, size: int, init: Any) -> None:
-        """Add a parameter, in the order of the operator's inputs."""
+        """Add a parameter; calls follow the order of the operator's inputs."""
         setattr(self, name, Parameter(name, "write" if learned else "null", (size,), init=init))
 
     def _finish(
@@ -103,7 +103,7 @@ class PReLU(_Layer):
 
 
 class SELU(_Layer):
-    """The self-normalising ELU, with its two constants."""
+    """The self-normalizing ELU, with its two constants."""
 
     op, fixed = "LeakyReLU", {"act_type": "selu"}
 
@@ -128,7 +128,7 @@ SiLU = Swish
 
 
 class HybridLambda(HybridBlock):
-    """A block of f(F, *inputs), where F is `mx.nd` or `mx.sym`, or of their function by name."""
+    """A block that computes f(F, *inputs) or F.f(*inputs), where F is `mx.nd` or `mx.sym`."""
 
     def __init__(self, function: Any, prefix: str | None = None) -> None:
         super().__init__(prefix)
@@ -150,20 +150,20 @@ class HybridLambda(HybridBlock):
 
 
 class Lambda(HybridLambda):
-    """A block of f(*inputs) on arrays, or of a function of `mx.nd` by name."""
+    """A block that computes f(*inputs) on arrays; f may be the name of a function of `mx.nd`."""
 
     def _applied(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
         return self._function(*inputs)
 
 
 class Flatten(_Layer):
-    """Join all axes except the first."""
+    """A layer that joins all axes except the first."""
 
     op = "Flatten"
 
 
 class Dropout(_Layer):
-    """Set elements to zero at a given rate, only in training."""
+    """A layer that sets elements to zero at a given rate, only in training."""
 
     op = "Dropout"
 
@@ -289,7 +289,7 @@ globals().update({name: _pool(name, rank) for name, rank in _POOLS})
 
 
 class ReflectionPad2D(_Layer):
-    """A border of `padding` positions mirrored at the edge; or with all eight widths of Pad."""
+    """A border of `padding` positions mirrored at the edge, or of Pad's eight widths."""
 
     op, fixed = "Pad", {"mode": "reflect"}
 
@@ -299,7 +299,7 @@ class ReflectionPad2D(_Layer):
 
 
 class InstanceNorm(_Layer):
-    """Normalisation of every channel of every instance; the channels are axis 1."""
+    """Normalization of each instance's channels, which are axis 1."""
 
     op = "InstanceNorm"
 
@@ -308,14 +308,14 @@ class InstanceNorm(_Layer):
         beta_initializer: Any = "zeros", gamma_initializer: Any = "ones", in_channels: int = 0,
         **named: Any,
     ) -> None:  # fmt: skip
-        require(axis == 1, f"axis is {axis}; upconv.mxnet normalises instances along axis 1 only")
+        require(axis == 1, f"axis is {axis}; upconv.mxnet normalizes instances along axis 1 only")
         super().__init__(**named, eps=epsilon)
         self._learn("gamma", scale, in_channels, gamma_initializer)
         self._learn("beta", center, in_channels, beta_initializer)
 
 
 class BatchNorm(_Layer):
-    """Batch normalisation; in training the backward pass updates its running statistics."""
+    """Batch normalization; in training the backward pass updates its running statistics."""
 
     op = "BatchNorm"
 

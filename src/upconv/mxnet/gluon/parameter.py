@@ -50,7 +50,7 @@ class Parameter:
 
     @property
     def grad_req(self) -> str:
-        """The treatment of the gradient: null, write or add."""
+        """What happens to the gradient: null, write or add."""
         return self._grad_req
 
     @grad_req.setter
@@ -77,8 +77,8 @@ class Parameter:
         """Create the array, now or as soon as its shape is known."""
         require_processor(ctx or device)
         if self._array is not None and not force_reinit:
-            text = f"Parameter {self.name} is initialized; force_reinit=True initializes it again."
-            warnings.warn(text, stacklevel=3)
+            words = f"Parameter {self.name} is initialized; force_reinit=True initializes it again."
+            warnings.warn(words, stacklevel=3)
             return
         initializers = (x for x in (init, self.init, default_init) if x is not None)
         self._pending = create(next(initializers, Uniform()))
@@ -105,7 +105,7 @@ class Parameter:
         return self._array
 
     def var(self, name: str | None = None) -> Symbol:
-        """Return the variable of the parameter in graphs; a name makes a new one."""
+        """Return the parameter's variable in graphs; a name creates a new one."""
         if self._variable is None or name is not None:
             mults = {"lr_mult": self.lr_mult, "wd_mult": self.wd_mult}
             self._variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
@@ -114,7 +114,7 @@ class Parameter:
     def grad(self, ctx: Any = None) -> Any:
         """Return the gradient."""
         if self.grad_req == "null":
-            raise MXNetError(f"Parameter {self.name} has grad_req null, and so no gradient.")
+            raise MXNetError(f"Parameter {self.name} has grad_req null and therefore no gradient.")
         return self.data().grad
 
     def list_data(self) -> list[Any]:
@@ -126,7 +126,7 @@ class Parameter:
         self.data().zero_grad()
 
     def set_data(self, data: Any) -> None:
-        """Write values, which also determine an unknown shape."""
+        """Set the values, which also determine an unknown shape."""
         values = np.array(data, self.dtype)
         old = self._shape or values.shape
         fits = len(old) == values.ndim and all(
@@ -140,7 +140,7 @@ class Parameter:
             self._array[:] = values
 
     def cast(self, dtype: Any) -> None:
-        """Change the type of the elements."""
+        """Convert the elements to another type."""
         self.dtype = dtype
         if self._array is not None:
             self._hold(self._array.value)
@@ -186,7 +186,7 @@ class ParameterDict(dict[str, Parameter]):
         self, filename: Any, ctx: Any = None, allow_missing: bool = False,
         ignore_extra: bool = False, **unused: Any,
     ) -> None:  # fmt: skip
-        """Read values by name from a .params file; prefixes `arg:` and `aux:` are ignored.
+        """Read values by name from a .params file; the prefixes `arg:` and `aux:` are ignored.
 
         Raises `MXNetValueError` for a name that the file lacks, unless `allow_missing`, and for one
         that only the file has, unless `ignore_extra`.

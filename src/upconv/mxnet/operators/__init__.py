@@ -1,4 +1,4 @@
-"""The operators: one table, which arrays, symbols and loaded models share.
+"""The operators: one table, shared by arrays, symbols and loaded models.
 
 table          the table, and the class of its entries
 convolution    Deconvolution, Convolution
@@ -27,7 +27,7 @@ __all__ = ["OPERATORS", "Array", "Call", "Operator", "Shape", "Shapes", "operato
 
 
 def operator_named(name: str) -> Operator:
-    """Return the operator of this name; raises `MXNetError` where there is none."""
+    """Return the operator of this name; raise `MXNetError` if there is none."""
     if name not in OPERATORS:
         raise MXNetError(
             f"upconv.mxnet has no operator {brief(name)}. It has transposed convolution and "

@@ -29,7 +29,7 @@ CONVOLUTION = (
 
 
 def _parts(p: Attributes, data: Shape) -> tuple[int, int, Shape]:
-    """Return the batch, the channels and the spatial sizes of a shape of data."""
+    """Return the batch, channels and spatial sizes in the data's shape."""
     rank = len(p.kernel)
     if len(data) != rank + 2:
         raise ShapeError("the shape of data", str(data), f"{rank + 2} axes, kernel's rank and two")
@@ -41,7 +41,7 @@ def _joined(p: Attributes, first: int, second: int, size: Shape) -> Shape:
 
 
 def _layer(p: Attributes, size: Shape) -> Any:
-    """Return the transposed layer for a spatial size; raises `ShapeError` and the like."""
+    """Return the transposed layer for a spatial size; raise errors as `layer_of` does."""
     layer = layer_of(size, p)
     derived = tuple(begin for begin, _ in layer.crops)
     targeted = any(p.target_shape) and p.rule == "library"
@@ -52,7 +52,7 @@ def _layer(p: Attributes, size: Shape) -> Any:
 
 
 def keywords_for(p: Attributes, data: Shape) -> dict[str, Any]:
-    """Return the keywords of upconv's function for a shape of data, computed once."""
+    """Return the keywords of upconv's function for data of this shape; compute them once."""
     _, _, size = _parts(p, data)
     if hasattr(p, "adj"):
         known: dict[Shape, Any] = vars(p).setdefault("_keywords", {})
@@ -88,7 +88,7 @@ def _transposed_size(p: Attributes, size: Shape) -> Shape:
 
 
 def _size(p: Attributes, size: Shape) -> Shape:
-    """Return the spatial sizes of a convolution's result; 0 where the size of data is unknown."""
+    """Return the spatial sizes of a convolution's result; 0 where the data's size is unknown."""
     ones, pad = (1,) * len(size), p.pad or (0,) * len(size)
     window = p.kernel, p.stride or ones, p.dilate or ones, pad, pad
     return tuple(i and convolved(i, *axis).size for i, *axis in zip(size, *window, strict=True))

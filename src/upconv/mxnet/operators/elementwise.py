@@ -1,8 +1,8 @@
 """Elementwise arithmetic and functions: short tables with derivatives.
 
-MXNet has each binary operator four times: elemwise_* for equal shapes, broadcast_*, with a number
-on the right (_*_scalar) and on the left (_r*_scalar). `mx.np` has further copies (_npi_*). One
-entry of `BINARY` defines them all.
+MXNet has four forms of each binary operator: elemwise_* for equal shapes, broadcast_*, with a
+number on the right (_*_scalar) and on the left (_r*_scalar). `mx.np` has further copies (_npi_*).
+One entry of `BINARY` defines them all.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ ELEMENTWISE: dict[str, tuple[str, bool]] = {}
 """Each operator's key in `UNARY` or `BINARY`, and whether its number is on the left."""
 _SYNONYMS = {"add": ("plus",), "sub": ("minus",)}
 _ELEMWISE = ("add", "sub", "mul", "div")
-"""Keys whose operator for equal shapes is elemwise_*; the names of the others begin with _ only."""
+"""Keys whose operator for equal shapes is elemwise_*; for other keys it is _*."""
 NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
 NUMPY_WORDS |= {"lesser_equal": "less_equal"}
-"""Keys of `BINARY` that have another name in NumPy, and so in `mx.np`."""
+"""Keys of `BINARY` that NumPy, and therefore `mx.np`, names differently."""
 
 
 def summed_to(grad: Any, shape: Shape) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...activations import erf
 from ...dialects.mxnet_attributes import Attributes
+from ...errors import ArgumentError
 from ..random import generator
 from .elementwise import UNARY, summed_to
 from .table import Array, Call, Shapes, define, following, same_shape
@@ -31,7 +32,7 @@ _GATES: dict[str, tuple[Any, Any]] = {
 
 
 def _slope(c: Call, x: Array, *gamma: Array) -> Any:
-    """Return the factor of negative values; in training, rrelu draws it."""
+    """Return the factor for negative values; in training, rrelu draws it."""
     p = c.p
     if p.act_type == "prelu":
         return gamma[0].reshape((-1,) + (1,) * (x.ndim - 2))
@@ -86,9 +87,9 @@ def _connect_gradients(c: Call, grad: Array) -> list[Array]:
 
 
 def softmax_axis(p: Attributes) -> int | None:
-    """Return the axis of a softmax; None stands for all axes but the batch.
+    """Return a softmax's axis; None means all axes but the batch.
 
-    The older operators take the channels, the last axis, or all axes but the batch.
+    The older operators use the channels, the last axis, or all axes but the batch.
     """
     if hasattr(p, "axis"):
         return int(p.axis)
@@ -98,7 +99,7 @@ def softmax_axis(p: Attributes) -> int | None:
 
 
 def _rows(p: Attributes, x: Array) -> tuple[Array, int]:
-    """Return x and the axis of a softmax; for all axes but the batch, x is flattened."""
+    """Return x and a softmax's axis; for all axes but the batch, flatten x."""
     axis = softmax_axis(p)
     return (x.reshape(len(x), -1), -1) if axis is None else (x, axis)
 
@@ -146,6 +147,11 @@ def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
     image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # its positions
     counts = {"null": image, "batch": image * len(x), "valid": max(1, valid)}
     return [np.asarray(result * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
+
+
+def _check_rate(p: Attributes) -> None:
+    if not 0 <= p.p <= 1:
+        raise ArgumentError("p", str(p.p), "a number from 0 to 1")
 
 
 def _drop(c: Call, x: Array) -> tuple[Array, Array]:
@@ -221,4 +227,5 @@ define(
     attributes="p:number=0.5 mode:training|always=training axes:shape=() cudnn_off:bool?=False",
     shapes=lambda p, inputs, outputs: (inputs, inputs * 2),
     outputs=lambda p: ("output", "mask"),
+    check=_check_rate,
 )

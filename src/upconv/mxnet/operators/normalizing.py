@@ -20,7 +20,7 @@ BATCH_NORM = (
 
 
 def _channels(p: Attributes, data: Shape) -> Shape:
-    """Return the shape of every parameter."""
+    """Return the shape that every parameter has."""
     axis = getattr(p, "axis", 1)
     if not -len(data) <= axis < len(data):
         raise ArgumentError("axis", str(axis), f"an axis of data, of shape {data}")
@@ -28,7 +28,7 @@ def _channels(p: Attributes, data: Shape) -> Shape:
 
 
 def _types(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
-    """Infer the type of the parameters: the type of data, or float32 for float16 data."""
+    """Infer the parameters' type: the data's type, or float32 for float16 data."""
     data = outputs[0] if inputs[0] is None else inputs[0]
     kind = np.dtype(np.float32) if data == np.float16 else data
     return [data, *[kind] * 4], [data, kind, kind]
@@ -41,7 +41,7 @@ def _options(c: Call) -> dict[str, Any]:
 
 
 def _normalized(c: Call, *inputs: Array) -> tuple[Array, ...]:
-    """Compute out, mean and 1/sqrt(var + eps), which SyncBatchNorm replaces by the variance.
+    """Compute out, mean and 1/sqrt(var + eps); SyncBatchNorm returns the variance instead.
 
     With fix_gamma the array gamma becomes ones, as in MXNet, unless a loaded model owns it.
     """
@@ -77,11 +77,15 @@ def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None
 
 
 def _neighbours(x: Array, nsize: int) -> Array:
-    """Sum over nsize channels around each channel, as far as they exist."""
+    """Sum over the nsize channels around each channel, as far as these exist."""
     half = nsize // 2
-    padded = np.pad(x, [(0, 0), (half + 1, half), *[(0, 0)] * (x.ndim - 2)])
-    sums = padded.cumsum(1, dtype=np.float64)
-    return np.asarray(sums[:, nsize:] - sums[:, :-nsize], x.dtype)
+    padded = np.pad(x, [(0, 0), (half, half), *[(0, 0)] * (x.ndim - 2)]).astype(np.float64)
+    return np.asarray(sum(padded[:, i : i + x.shape[1]] for i in range(nsize)), x.dtype)
+
+
+def _require_odd(p: Attributes) -> None:
+    if p.nsize % 2 == 0:
+        raise ArgumentError("nsize", str(p.nsize), "an odd number")
 
 
 def _respond(c: Call, data: Array) -> tuple[Array, Array]:
@@ -118,7 +122,7 @@ for _names, _attributes in (
 
 
 def _by_instance(c: Call, *inputs: Array) -> tuple[list[Array], dict[str, Any]]:
-    """Return the operands of a batch normalisation over the channels of all instances."""
+    """Return the operands of a batch normalization over all instances' channels."""
     x, *parameters = inputs[:3]
     if x.ndim < 3:
         raise ShapeError("the shape of data", str(x.shape), "three axes or more")
@@ -162,4 +166,5 @@ define(
     attributes="alpha:number=1e-4 beta:number=0.75 knorm:number=2 nsize:count",
     shapes=lambda p, inputs, outputs: (inputs, inputs * 2),
     outputs=lambda p: ("output", "tmp_norm"),
+    check=_require_odd,
 )

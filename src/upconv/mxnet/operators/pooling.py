@@ -1,8 +1,8 @@
 """Pooling, and UpSampling: nearest or bilinear; the latter is a depthwise transposed convolution.
 
 Along an axis, `pooling_convention` "valid" has floor((i + 2p - k) / s) + 1 outputs, "full" rounds
-up, and "same" has ceil(i / s). A window that leaves the padded data is cut off there. An average
-divides by the positions of the window within the padded data. Without `count_include_pad` it
+up, and "same" has ceil(i / s). A window that extends beyond the padded data is cut off there. An
+average divides by the window's positions within the padded data. Without `count_include_pad` it
 divides by the positions within the data.
 """
 
@@ -21,7 +21,7 @@ from .table import Array, Call, Shape, Shapes, channels_last, define, following
 
 
 class Windows:
-    """The windows of a pooling over spatial sizes."""
+    """The windows of a pooling over data of a spatial size."""
 
     def __init__(self, p: Attributes, size: Shape) -> None:
         ones, zeros = (1,) * len(size), (0,) * len(size)
@@ -47,12 +47,12 @@ class Windows:
         return (-(-room // stride) if self.p.pooling_convention == "full" else room // stride) + 1
 
     def padded(self, data: Array, value: Any) -> Array:
-        """Add a border of `value` to data, so wide that every window is inside."""
+        """Add a border of `value` to data, wide enough for every window."""
         width = [(0, 0), (0, 0), *zip(self.pad, self.after, strict=True)]
         return np.pad(data, width, constant_values=value)
 
     def taps(self, padded: Array) -> Iterator[Array]:
-        """Yield a view for each tap: the elements of all windows at this tap."""
+        """Yield a view for each tap: all windows' elements at this tap."""
         axes = tuple(range(2, padded.ndim))
         views = sliding_window_view(padded, self.kernel, axes, writeable=True)
         begins = zip(self.out, self.stride, strict=True)
@@ -60,7 +60,7 @@ class Windows:
         return (views[(..., *tap)] for tap in np.ndindex(self.kernel))
 
     def counts(self) -> Any:
-        """Return the divisor of an average for each window; 1 for other poolings."""
+        """Return an average's divisor for each window; 1 for other poolings."""
         if self.p.pool_type != "avg":
             return 1
         counted = self.padded(np.zeros((1, 1, *self.size), np.int64), 0)

@@ -1,7 +1,7 @@
 """Operators that move elements, such as Reshape, Concat, Crop and transpose; and constants.
 
-The gradient of a move needs no formula. Applied to the numbers of its inputs' elements, an operator
-shows from which element each output came; 0 stands for a constant.
+The gradient of a move needs no formula. Applied to its inputs' element numbers, which count from 1,
+an operator shows which element each output came from; 0 means a constant.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def define_move(names: str, move: Any, attributes: str = "", **rest: Any) -> Non
 
 
 def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
-    """Return the shape that Reshape's codes stand for.
+    """Return the shape that Reshape's codes mean.
 
     0 copies a size. -1 is inferred from the number of elements. -2 copies all remaining sizes. -3
     joins two sizes. -4 splits a size into the two that follow, one of which may be -1.
@@ -78,7 +78,7 @@ def filled(old: Shape, new: Shape) -> Shape:
 
 
 def axis_of(axis: int, ndim: int) -> int:
-    """Return an axis counted from the first."""
+    """Return an axis, which may be negative, as counted from the first."""
     if not -ndim <= axis < ndim:
         raise ArgumentError("axis", str(axis), f"an axis of {ndim}")
     return axis % ndim
@@ -90,9 +90,9 @@ def _pad(p: Attributes, x: Array) -> Array:
 
 
 def sliced(p: Attributes, shapes: Sequence[Shape]) -> tuple[slice, ...]:
-    """Return the part of the first input that slice, slice_axis, slice_like or Crop takes.
+    """Return the part of the first input that slice, slice_axis, slice_like or Crop returns.
 
-    There is a slice for each axis, or for the first ones.
+    There is one slice for each axis, or only for the first axes.
     """
     first, *others = shapes
     if hasattr(p, "offset"):

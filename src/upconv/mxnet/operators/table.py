@@ -1,4 +1,4 @@
-"""The table of operators, which arrays, symbols and loaded models share.
+"""The table of operators, shared by arrays, symbols and loaded models.
 
 A shape is a tuple in which 0 is an unknown size; None is an unknown shape. Arrays are NumPy's.
 """
@@ -40,14 +40,14 @@ class Operator:
     """An operator: its computation, its gradients, and its interface.
 
     forward(call, *inputs): compute the outputs, an array or a list.
-    backward(call, *grads): compute the gradients of the inputs from those of the outputs, None for
-        an input without one.
+    backward(call, *grads): compute the inputs' gradients from the outputs', None for an input
+        without one.
     inputs: names, or (name + "{}",) for any number. absent(p): the names of inputs that these
         attributes exclude. auxiliary: the names of the states, which are not learned.
-    shapes(p, inputs, outputs): infer shapes of inputs and outputs as far as possible, as
-        `same_shape` and `following` do. Without it, the operator is run on zeros.
+    shapes(p, inputs, outputs): infer input and output shapes as far as possible, as `same_shape`
+        and `following` do. Without it, the operator runs on zeros.
     types(p, inputs, outputs): infer element types; None for an unknown type.
-    outputs(p): names of the outputs; visible(p): the number of outputs that a caller sees.
+    outputs(p): the outputs' names; visible(p): the number of outputs that a caller sees.
     check(p): raise an error for attributes that contradict each other.
     """
 
@@ -74,7 +74,7 @@ class Operator:
         self.variadic = inputs.endswith("{}")
 
     def parse(self, arguments: Mapping[str, Any], inputs: int) -> Attributes:
-        """Parse the attributes of a call with `inputs` inputs; raises `ArgumentError`."""
+        """Parse a call's attributes, given its number of inputs; raise `ArgumentError`."""
         if "num_args" in self.attributes:
             arguments = {"num_args": inputs, **arguments}
         p = parsed(self.attributes, arguments)
@@ -82,20 +82,20 @@ class Operator:
         return p
 
     def named_inputs(self, p: Attributes) -> tuple[str, ...]:
-        """Return the names of the inputs of a call with these attributes."""
+        """Return the inputs' names in a call with these attributes."""
         if self.variadic:
             return tuple(self.inputs[0].format(i) for i in range(p.num_args))
         absent = self.absent(p)
         return tuple(name for name in self.inputs if name not in absent)
 
     def bind(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Sort the arguments of a call into inputs, None for a missing one, and attributes.
+        """Sort a call's arguments into inputs, None for a missing one, and attributes.
 
         Positional arguments are the inputs, then the attributes in the order of declaration.
         """
         if self.variadic:
-            one = len(values) == 1 and isinstance(values[0], (list, tuple))
-            return list(values[0] if one else values), dict(named)
+            is_list = len(values) == 1 and isinstance(values[0], (list, tuple))
+            return list(values[0] if is_list else values), dict(named)
         names = (*self.inputs, *self.attributes)
         arguments = dict(zip(names, values, strict=False))
         twice = [name for name in named if name in arguments]
@@ -133,7 +133,7 @@ class Operator:
         return inputs, [tuple(a if a == b else 0 for a, b in zip(*p, strict=True)) for p in pairs]
 
     def _tried(self, p: Attributes, shapes: list[Shape], guess: int) -> list[Shape]:
-        """Return the shapes of the outputs for zeros, with `guess` for unknown sizes."""
+        """Return the outputs' shapes for zeros, with `guess` for unknown sizes."""
         zero = np.zeros((), np.float32)  # repeated without taking memory
         zeros = [np.broadcast_to(zero, [size or guess for size in shape]) for shape in shapes]
         return [x.shape for x in self.run(Call(p, inputs=zeros))]
@@ -151,7 +151,7 @@ def define(names: str, forward: Any, backward: Any = None, **rest: Any) -> None:
 
 
 def unified(name: str, first: Shape | None, second: Shape | None) -> Shape | None:
-    """Join two descriptions of one shape; raises `ShapeError` where they contradict each other."""
+    """Merge two descriptions of one shape; raise `ShapeError` if they contradict each other."""
     if first is None or second is None:
         return second if first is None else first
     result = tuple(a or b for a, b in zip(first, second, strict=False))
@@ -162,12 +162,12 @@ def unified(name: str, first: Shape | None, second: Shape | None) -> Shape | Non
 
 
 def channels_last(p: Attributes) -> bool:
-    """Whether the layout of an operator has the channels as the last axis."""
+    """Return whether the channels are the last axis in an operator's layout."""
     return (getattr(p, "layout", None) or "NCX")[-1] == "C"
 
 
 def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:
-    """Infer shapes where all inputs and the first output have one shape."""
+    """Infer shapes if all inputs and the first output have the same shape."""
     shape: Shape | None = None
     for i, other in enumerate((*inputs, *outputs[:1])):
         shape = unified(f"the shape of input {i}", shape, other)
@@ -175,7 +175,7 @@ def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Sha
 
 
 def same_type(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
-    """Infer types where all values share one; an attribute `dtype` sets the outputs' type."""
+    """Infer types if all values share one; an attribute `dtype` sets the outputs' type."""
     kind = getattr(p, "dtype", None)
     first = next((t for t in (*inputs, *(() if kind else outputs)) if t is not None), None)
     return [first] * len(inputs), [kind or first] * len(outputs)
