@@ -89,7 +89,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder, mode):
     assert code_files.read(NAME) is None
     code_files.write(OTHER, CODE)
     assert [file.name for file in folder.iterdir()] == [NAME]
-    assert f"others may write to {folder}, or it is no folder" in code_files.fault()
+    assert f"{folder} is writable by others, or not a folder" in code_files.fault()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such permissions")
@@ -140,7 +140,7 @@ def test_a_file_in_place_of_the_folder_changes_no_call(folder):
     code_files.write(NAME, CODE)
     assert code_files.read(NAME) is None
     assert folder.read_bytes() == b"my thesis"
-    assert f"others may write to {folder}, or it is no folder" in code_files.fault()
+    assert f"{folder} is writable by others, or not a folder" in code_files.fault()
 
 
 def test_a_link_in_place_of_the_folder_is_not_followed(folder, tmp_path):

@@ -333,5 +333,5 @@ class MadeUpNorms:
             spread = spread - normal * (g * normal).mean((0, 2), keepdims=True)
             flat("dx")[...] = gamma * flat("invstd") * spread
 
-    def scaled(self, y, x, scale, shift, channel) -> None:
+    def scale_shift(self, y, x, scale, shift, channel) -> None:
         Moves(self.machine, channel).run(y, x, (0,) * y.ndim, Ends(bias=shift, scale=scale))

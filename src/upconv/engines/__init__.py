@@ -1,10 +1,10 @@
-"""The table of engines, in order of preference, and a loader that takes an engine's name.
+"""The table of engines, in order of preference, and a loader that finds an engine by name.
 
 A new engine is one file or folder and one line here. Loading is lazy: an engine's third-party
 library is imported when the engine is first queried, never by `import upconv`.
 
-The public function `upconv.engines()` shadows this package. Import from here as in
-`from upconv.engines.base import Engine`; `import upconv.engines.base as base` finds the function.
+The public function `upconv.engines()` shadows this package, so write
+`from upconv.engines.base import Engine`: `import upconv.engines.base as base` would fail.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def load(name: str, argument: str = "engine") -> Engine:
     if name not in ENGINES:
         remedy = "Leave it out to let upconv choose."
         raise ArgumentError(argument, brief(name), f"one of {', '.join(ENGINES)}", remedy)
-    engine: Engine = made(ENGINES[name])
+    engine: Engine = instance(ENGINES[name])
     return engine
 
 
-_made: dict[str, Any] = {}
+_instances: dict[str, Any] = {}
 
 
-def made(target: str) -> Any:
-    """Return this process's only instance of the class that "module:Class" names."""
+def instance(target: str) -> Any:
+    """Return the process's single instance of the class named by "module:Class"."""
     with importing:
-        if target not in _made:
+        if target not in _instances:
             module, _, attribute = target.partition(":")
-            _made[target] = getattr(import_module(module), attribute)()
-        return _made[target]
+            _instances[target] = getattr(import_module(module), attribute)()
+        return _instances[target]

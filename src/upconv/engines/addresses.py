@@ -1,6 +1,6 @@
-"""Addresses of arrays, for native code.
+"""Array addresses for native code.
 
-`array.ctypes.data` returns it too, but takes a microsecond, and a call has up to five arrays.
+`array.ctypes.data` returns the same but takes a microsecond, and a call has up to five arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMORY: Any = _BYTE * (1 << 62)
 
 
 def address_of(array: Array) -> int:
-    """Return the address of an array's first element.
+    """Return the address of the array's first element.
 
     >>> import numpy as np
     >>> numbers = np.zeros(3)

@@ -11,8 +11,8 @@ from .base import Array
 def rounded(what: str, array: Array) -> Array:
     """Return a float32 copy of an array, rounded to values that bfloat16 can represent.
 
-    The code adds 0x7FFF, plus 1 where the last kept bit is odd. NaN, which the sum might turn into
-    infinity, is kept. Raises `MemoryLimitError` if the copy would not fit.
+    It adds 0x7FFF, plus 1 where the last remaining bit is odd. NaN is preserved separately, since
+    the sum might turn it into infinity. Raises `MemoryLimitError` if the copy would not fit.
 
     >>> rounded("x", np.array([1 + 2**-8, 1 + 3 * 2**-8], np.float32))
     array([1.      , 1.015625], dtype=float32)

@@ -1,9 +1,9 @@
 """Machine code on disk, so that later processes need not generate it again.
 
-A file is named by a digest of everything that its code depends on. It holds a digest of its
+A file's name is a digest of everything that its code depends on. The file contains a digest of its
 name and code, and then the code: the object file that LLVM emitted. A file with a wrong digest is
-ignored, and so is a folder or a file that other users could have written. File system errors end no
-call, because code can always be generated.
+ignored, and so is a folder or a file that other users could have written. No call fails because of
+a file system error, since code can always be generated.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..files import cache_directory, opened
 from ..memory import readable
 
 # Import it now, for `cache_directory`: engines are imported under the lock `importing`, but later
-# calls do not hold it, and a child forked in the middle of an import would wait forever.
+# calls do not hold it, and a child process forked during an import would wait forever.
 with suppress(ImportError):
     import platformdirs  # noqa: F401
 
 _DIGEST_BYTES = 32
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _NAMES = re.compile(r"[0-9a-f]{64}(\.\d+\.\d+)?")
-_MOST_BYTES = 32 << 20  # of all files; beyond that the oldest are deleted, down to three quarters
+_MOST_BYTES = 32 << 20  # above this total, the oldest files are deleted, down to 3/4 of it
 
 
 def code_directory() -> Path | None:
-    """Return the folder of machine code, which need not exist.
+    """Return the machine code folder, which need not exist.
 
-    Return None if `UPCONV_CODE_CACHE` is 0, or if this process has no home directory. Raises
-    `ArgumentError` for any value of the variable but 0 or 1.
+    The result is None if `UPCONV_CODE_CACHE` is 0 or the user has no home directory. Raises
+    `ArgumentError` if the variable is neither 0 nor 1.
     """
     if integer_variable("UPCONV_CODE_CACHE", 0, 1) == 0:
         return None
@@ -46,7 +46,7 @@ def code_directory() -> Path | None:
 
 
 def description() -> str:
-    """Return the folder, and the number and bytes of its files, for `upconv doctor`."""
+    """Return the folder, and the number and total size of its files, for `upconv doctor`."""
     folder = code_directory()
     if folder is None:
         return "not kept: UPCONV_CODE_CACHE is 0, or this user has no home directory"
@@ -59,20 +59,20 @@ def description() -> str:
 
 
 def fault() -> str:
-    """Return why the folder is not used although code should be kept, or ""."""
+    """Return why code cannot be kept in the folder, or "" if it can."""
     folder = code_directory()
     if folder is None or not os.path.lexists(folder) or _usable(folder) is not None:
         return ""
-    return f"compiled code is not kept: others may write to {folder}, or it is no folder; delete it"
+    return f"compiled code is not kept: {folder} is writable by others, or not a folder; delete it"
 
 
-def name_of(*texts: str) -> str:
-    """Return the name of the file for code that depends on these texts."""
-    return _digest("\0".join(texts).encode()).hex()
+def name_of(*dependencies: str) -> str:
+    """Return the file name for code that depends on these strings."""
+    return _digest("\0".join(dependencies).encode()).hex()
 
 
 def read(name: str) -> bytes | None:
-    """Return the code of this name, or None if there is none that can be trusted."""
+    """Return the code stored under a name, or None if there is none that can be trusted."""
     folder = _usable(code_directory())
     if folder is None:
         return None
@@ -88,7 +88,7 @@ def read(name: str) -> bytes | None:
 def write(name: str, code: bytes) -> None:
     """Store code under a name, atomically; do nothing if that is impossible.
 
-    The file is not forced to the disk: one that a power failure damages is ignored.
+    The file is not synced to disk: if a power failure damages it, it is ignored.
     """
     folder = _usable(code_directory())
     if folder is None:
@@ -106,7 +106,7 @@ def write(name: str, code: bytes) -> None:
 
 
 def _delete_oldest(folder: Path) -> None:
-    """Delete the oldest files of a folder if it has become too large."""
+    """Delete the folder's oldest files if it has become too large."""
     files = sorted(_files(folder), key=lambda each: each[1].st_mtime)
     nbytes = sum(facts.st_size for _, facts in files)
     if nbytes <= _MOST_BYTES:
@@ -119,7 +119,7 @@ def _delete_oldest(folder: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of this module, and no others, that are there now."""
+    """Yield the files in the folder that this module wrote, and no others."""
     for path in folder.iterdir():
         if _NAMES.fullmatch(path.name):
             with suppress(OSError):
@@ -140,7 +140,7 @@ def _usable(folder: Path | None) -> Path | None:
 
 
 def _create(folder: Path) -> None:
-    """Create a folder, but not as root in the home directory of another user."""
+    """Create a folder, but not as root in another user's home directory."""
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if is_root and existing.stat().st_uid != 0:

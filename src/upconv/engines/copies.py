@@ -1,8 +1,8 @@
 """Contiguous copies of arrays, made in blocks that fit in caches.
 
-NumPy copies along the source's order. If the source is channels-last and the copy is not, nearly
-every element may load a cache line. A copy of 4 MiB with 256 channels and 64 x 64 positions took
-6.6 milliseconds with NumPy and 0.6 in blocks. In the other direction NumPy is as fast as blocks.
+NumPy copies in the source's memory order. From channels-last to channels-first, nearly every
+element may then touch a new cache line. A copy of 4 MiB with 256 channels and 64 x 64 positions
+took 6.6 milliseconds with NumPy and 0.6 in blocks. In the other direction both are equally fast.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .. import memory
 from ..problem import Problem
 from .base import Array
 
-_SMALL = 1 << 15  # bytes, which fit the innermost cache
-_FEW = 128  # bytes, two cache lines: NumPy reads so few channels at once anyway
+_SMALL = 1 << 15  # bytes that fit in the first-level cache
+_FEW = 128  # bytes, two cache lines: NumPy reads this few channels at once anyway
 _COLUMNS = 64
 
 
@@ -43,9 +43,9 @@ def contiguous(array: Array) -> Array:
 
 
 def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:
-    """Return the array itself if it is contiguous, else a new one, `filled` with its values.
+    """Return the array itself if it is contiguous, else a copy, or unless `filled` an empty array.
 
-    Raises `MemoryLimitError`, whose message names a copy of `what`, if it would not fit.
+    Raises `MemoryLimitError`, whose message mentions a copy of `what`, if it would not fit.
     """
     if array.flags.c_contiguous:
         return array
@@ -54,7 +54,7 @@ def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a contiguous array.
+    """Return the strides, in elements, of a contiguous array.
 
     >>> contiguous_strides((2, 3, 5))
     (15, 5, 1)
@@ -63,14 +63,14 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Tensor(NamedTuple):
-    """An array as vendor libraries describe it: the size and stride, in elements, of each axis."""
+    """An array as vendor libraries describe it: the size and stride (in elements) of each axis."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
 
     @classmethod
     def of(cls, shape: tuple[int, ...], order: Iterable[int]) -> Tensor:
-        """Describe a contiguous array of a shape, with its axes in another order.
+        """Describe a contiguous array of the given shape, with its axes in another order.
 
         >>> Tensor.of((2, 3, 5), (0, 2, 1))
         Tensor(dims=(2, 5, 3), strides=(15, 1, 5))
@@ -86,7 +86,7 @@ class Tensor(NamedTuple):
 
 
 def _copy_in_blocks(target: Array, source: Array) -> None:
-    """Copy blocks of the last axes, after merging those that are one axis in both arrays."""
+    """Copy in blocks along the last axes, which are merged if they are contiguous in the source."""
     shape = source.shape
     last, size = source.ndim - 1, shape[-1]
     while last and source.strides[last - 1] == source.strides[last] * shape[last]:

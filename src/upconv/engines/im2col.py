@@ -1,8 +1,8 @@
 """Positions of inputs and taps in a padded output, and conflict-free sets of them.
 
-On every axis, tap t of input i lies at position origin + s*i + d*t of the padded output (N, G, F,
+On every axis, tap t of input i is at position origin + s*i + d*t of the padded output (N, G, F,
 *length). For conflict-free taps and inputs (`ConflictFree`), the columns (G, F, *taps, N,
-*inputs) are therefore one strided view of it.
+*inputs) are therefore a single strided view.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..geometry import Axis
 from .base import Array
 
 Sets = tuple["ConflictFree", ...]
-"""A conflict-free set for each axis."""
+"""One conflict-free set per axis."""
 
 
 def combined(index_sets: Sequence[IndexSet]) -> Iterator[Sets]:
-    """Yield sets that together hold every pair of taps and inputs once."""
+    """Yield sets that together contain every pair of taps and inputs once."""
     first, *rest = (index_set.conflict_free(index_set.size) for index_set in index_sets)
     later = [tuple(sets) for sets in rest]
     for one in first:
@@ -32,7 +32,7 @@ def combined(index_sets: Sequence[IndexSet]) -> Iterator[Sets]:
 
 
 def columns_of(padded: Array, index_sets: Sequence[IndexSet], sets: Sets) -> Array:
-    """Return a view of a padded output as the columns of one set per axis."""
+    """Return the columns of one set per axis, a view of a padded output."""
     starts, taps, inputs, tap_strides, input_strides = [], [], [], [], []
     for i, (index_set, one) in enumerate(zip(index_sets, sets, strict=True)):
         first = index_set.stride * one.inputs.start + index_set.dilation * one.taps.start
@@ -64,8 +64,8 @@ class IndexSet:
     """Positions of an axis's inputs and taps in its *padded output*, for engines that fill one.
 
     The padded output is the full result, extended where a crop is negative; the outputs are its
-    `window`. Tap t of input i lies at its position origin + stride*i + dilation*t. Only `size`
-    inputs, the slice `inputs` of all, and `kernel` taps, the slice `taps` of all, reach the window.
+    `window`. Tap t of input i is at position origin + stride*i + dilation*t. Only the slices
+    `inputs` (`size` inputs) and `taps` (`kernel` taps) reach the window.
 
     >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
     >>> index_set.length, index_set.window
@@ -84,7 +84,7 @@ class IndexSet:
 
     @classmethod
     def of(cls, axis: Axis, *, reached: bool = True) -> IndexSet:
-        """The index set of an axis; `reached` keeps only inputs and taps that reach outputs."""
+        """Return an axis's index set; `reached` keeps only inputs and taps that reach outputs."""
         inputs, taps = range(axis.size), range(axis.kernel)
         if reached:
             trimmed = axis.trimmed()
@@ -110,11 +110,11 @@ class IndexSet:
         return single and self.length == self.size * self.kernel
 
     def conflict_free(self, inputs: int) -> Iterator[ConflictFree]:
-        """Yield sets that together hold every pair of a tap and one of `inputs` inputs once.
+        """Yield sets that together contain every pair of a tap and one of `inputs` inputs once.
 
         Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) consecutive
-        taps, and for all taps and d / gcd(s, d) consecutive inputs. The function cuts in the way
-        that needs fewer sets.
+        taps, and for all taps and d / gcd(s, d) consecutive inputs. The function makes the cut
+        that gives fewer sets.
 
         >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2))
         >>> [each.taps for each in index_set.conflict_free(3)]

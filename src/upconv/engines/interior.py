@@ -1,6 +1,6 @@
-"""The interior problem: the part of a problem that has products; and the border fill around it.
+"""The interior problem, which is the part of a problem that has products, and the border around it.
 
-Some inputs, taps and outputs of a problem take part in no product. An engine gets views of the
+Some inputs, taps and outputs of a problem take part in no product. An engine receives views of the
 caller's arrays without them, and the problem that describes exactly these views. Outside the
 interior, NumPy writes the result: the epilogue of bias and residual, or zero in a weight gradient.
 
@@ -29,7 +29,7 @@ _ALL = slice(None)
 
 
 class Interior(NamedTuple):
-    """The interior problem, None where there are no products, and its index in each array."""
+    """The interior problem (None if there are no products), and its index in each array."""
 
     problem: Problem | None
     x: Index
@@ -65,7 +65,7 @@ class Interior(NamedTuple):
         return cls(inner, _data(problem, inputs), tuple(w), _data(problem, outputs_of))
 
     def result(self, direction: Direction) -> Index:
-        """The index of the result."""
+        """Return the interior's index in the result."""
         return {
             Direction.FORWARD: self.y,
             Direction.INPUT_GRAD: self.x,
@@ -92,7 +92,7 @@ slope, or slopes that broadcast to the values."""
 
 
 class BorderFill:
-    """A primitive that runs the primitive of its interior, and fills the border with NumPy.
+    """A primitive that runs its interior's primitive, and fills the border with NumPy.
 
     `activate` rounds as the interior's engine does, so equal sums give equal bits in both parts.
     """
@@ -120,11 +120,11 @@ class BorderFill:
 
     @property
     def description(self) -> str:
-        """The schedule of the interior."""
+        """The interior's schedule."""
         return self._inner.description if self._inner else "nothing to multiply"
 
     def pack(self, weight: Array) -> Any:
-        """Return the taps of the interior, packed."""
+        """Return the interior's taps, packed."""
         return None if self._inner is None else self._inner.pack(weight[self._interior.w])
 
     def run(
@@ -194,7 +194,7 @@ def bordered(
     inner: Primitive | None,
     fill: Callable[[Problem, Interior, Primitive | None], Primitive] = BorderFill,
 ) -> Primitive:
-    """Return the primitive of a problem, given the primitive of its interior."""
+    """Return a problem's primitive, given its interior's primitive."""
     if inner and interior.problem == problem:
         return inner
     return fill(problem, interior, inner)

@@ -1,8 +1,8 @@
-"""The fallback to the reference engine for weights that are not finite, with a count of its calls.
+"""The fallback to the reference engine for weights that are not finite, with a count of its uses.
 
 Kernels multiply the zeros around and between rows by weights. That is exact unless a weight is
-infinite or NaN: then the product would be NaN although there is no input. The reference engine
-multiplies only inputs. `cache_info().fallbacks` counts the calls that it took over.
+infinite or NaN: then such a product would be NaN. The reference engine multiplies only real inputs.
+`cache_info().fallbacks` counts how often it was used instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NonFinite(Exception):
 
 
 def count() -> int:
-    """Return the number of times that the reference engine took over."""
+    """Return how often the reference engine has been used instead."""
     return _count
 
 
@@ -41,13 +41,13 @@ def set_count(number: int) -> None:
 
 
 def reference(problem: Problem, threads: int) -> Primitive:
-    """Build the primitive of the reference engine, and count it."""
+    """Build the reference engine's primitive, and count it as a fallback."""
     set_count(_count + 1)
     return load("reference").build(problem, threads)
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all elements are finite: a finite sum proves it, else each element is checked."""
+    """Whether all elements are finite: a finite sum suffices, else each element is checked."""
     if array.size <= _SMALL:  # suppressing warnings for the sum would take longer
         return bool(np.isfinite(array).all())
     with np.errstate(all="ignore"):
@@ -55,7 +55,7 @@ def is_finite(array: Array) -> bool:
 
 
 class NonFiniteWeight:
-    """A weight with an infinite or NaN element, packed by the primitive that computes with it."""
+    """A weight with an infinite or NaN element, and the reference primitive that uses it."""
 
     engine = "reference"
 
@@ -69,7 +69,7 @@ class NonFiniteWeight:
 
 
 class NonFiniteFallback:
-    """A primitive for finite weights, and the reference engine for other weights."""
+    """A primitive that uses the reference engine for weights that are not finite."""
 
     def __init__(self, inner: Primitive, problem: Problem, threads: int) -> None:
         self._inner, self._problem, self._threads = inner, problem, threads
@@ -79,7 +79,7 @@ class NonFiniteFallback:
 
     @property
     def description(self) -> str:
-        """The description of the inner primitive."""
+        """The inner primitive's description."""
         return self._inner.description
 
     def pack(self, weight: Array) -> Any:
@@ -99,7 +99,7 @@ class NonFiniteFallback:
             self._inner.run(out, a, b, *ends)
 
     def run_once(self, out: Array, a: Array, weight: Array, *ends: Maybe) -> None:
-        """Pack a weight for this call alone, and compute into `out`."""
+        """Pack a weight for this call only, and compute into `out`."""
         inner: Any = self._inner
         # A kernel that finds a non-finite weight while it runs may have overwritten `out`.
         if self._problem.accumulate or not getattr(inner, "packs_in_call", False):
@@ -111,7 +111,7 @@ class NonFiniteFallback:
             NonFiniteWeight(self._problem, self._threads, weight).run(out, a, *ends)
 
     def steps(self, out: Array, a: Array, b: Any, *ends: Any) -> list[Any]:
-        """Return the steps of the primitive, which must have `steps`, for a finite weight."""
+        """Return the inner primitive's steps for a finite weight."""
         if isinstance(b, NonFiniteWeight):
             remedy = "Call the layer by itself: the reference engine then computes it."
             words = "finite numbers: a native program cannot handle infinity or NaN"

@@ -1,11 +1,11 @@
-"""Engines that add up in one order, so that an output has the same bits whatever the size.
+"""Engines with a fixed order of addition, so that an output has the same bits at every size.
 
-To compute a result in pieces with the bits of the whole, a caller uses one of these for both.
+A result computed in pieces then has exactly the bits of a result computed at once. There are two:
 
 1. The JIT engine, restricted to one kernel. By default it chooses a kernel by size, and kernels
-   add up in different orders.
-2. NumPy along one axis, product by product, which is slow. BLAS adds up in an order that depends
-   on the matrix sizes, so the reference engine's bits differ between a part and the whole. Here
+   add in different orders.
+2. NumPy along one axis, product by product, which is slow. BLAS adds in an order that depends on
+   the matrix sizes, so the reference engine's bits differ between a part and the whole. Here
    every output starts with its bias and adds its products tap by tap and channel by channel.
    Streams use this engine for problems that the JIT engine refuses.
 """
@@ -34,11 +34,11 @@ class OrderedEngine:
     sums: ClassVar[str] = "products in turn"
 
     def fingerprint(self) -> str:
-        """The version of NumPy."""
+        """Return NumPy's version."""
         return f"numpy {np.__version__}"
 
     def refuses(self, problem: Problem) -> str | None:
-        """Accept forward passes and input gradients along one axis."""
+        """Refuse all but forward passes and input gradients along one axis."""
         if problem.epilogue.slopes or problem.epilogue.has_second:
             return "it has no PReLU and no second result"
         if problem.rank == 1 and problem.direction is not Direction.WEIGHT_GRAD:
@@ -50,7 +50,7 @@ class OrderedEngine:
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Build the primitive, which prepares nothing."""
+        """Return the primitive, which prepares nothing."""
         return OrderedPrimitive(problem)
 
 
@@ -58,7 +58,7 @@ ORDERED = OrderedEngine()
 
 
 class OrderedPrimitive:
-    """One problem; holds no memory."""
+    """A problem to be computed one product after the other; it holds no memory."""
 
     resident_bytes = 4096
     description = "one product after the other"
@@ -131,7 +131,7 @@ class OrderedPrimitive:
         """Do nothing: the primitive holds no resources."""
 
     def _grouped(self, array: Array) -> Array:
-        """A view as (batch, groups, channels of a group, positions)."""
+        """Return a view as (batch, groups, channels per group, positions)."""
         ncx = array if self._problem.layout is DataLayout.NCX else array.swapaxes(1, 2)
         n, channels, size = ncx.shape
         groups = self._problem.groups
@@ -143,7 +143,7 @@ class OrderedPrimitive:
 
 @dataclass(frozen=True, slots=True)
 class InvariantEngine:
-    """The JIT engine with the fastest kernel that adds up in the order `sums`.
+    """The JIT engine with the fastest kernel that adds in the order `sums`.
 
     Weight gradients promise no order."""
 
@@ -152,7 +152,7 @@ class InvariantEngine:
     finite_weights_only: ClassVar[bool] = True
 
     def fingerprint(self) -> str:
-        """The JIT engine's fingerprint."""
+        """Return the JIT engine's fingerprint."""
         return load("jit").fingerprint()
 
     def refuses(self, problem: Problem) -> str | None:
@@ -177,7 +177,7 @@ class InvariantEngine:
 
 
 def invariant_engine(problem: Problem) -> InvariantEngine:
-    """Return the engine that adds up at every size as the JIT engine does for `problem`.
+    """Return the engine that adds, at every size, in the JIT engine's order for `problem`.
 
     Raises `EngineMissing` where llvmlite is not installed.
     """

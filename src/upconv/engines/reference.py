@@ -1,13 +1,13 @@
-"""The reference engine: NumPy matrix products and col2im, written for readability; the oracle.
+"""The reference engine, the oracle in tests: NumPy matrix products and col2im, easy to read.
 
-Symbols: N batch, G groups, C and F input and output channels of one group, T taps, P input
+Symbols: N batch, G groups, C and F input and output channels per group, T taps, P input
 positions. Every array is viewed as NCX with its channels split by group; another layout is only
 another view. The *padded output* is the full result of the algebra in geometry.py, extended where
-a crop is negative; g and y are a *window* of it. Tap t of input i lies at its position s*i + d*t.
+a crop is negative; g and y are a *window* of it. Tap t of input i is at its position s*i + d*t.
 
 A set of taps and inputs whose positions are all different is *conflict-free*
-(`IndexSet.conflict_free`): one strided view of the padded output is its *columns*, a (F*T, N*P)
-matrix per group. For dilation 1 there are k/s sets along an axis, and never a loop over positions.
+(`IndexSet.conflict_free`): its *columns*, one (F*T, N*P) matrix per group, are a strided view of
+the padded output. With dilation 1 an axis has k/s sets. No loop runs over positions.
 With the columns of all sets at once, or set by set where all would take too much memory,
 
     FORWARD       columns = w^T x;            padded output += columns;   y = window of it
@@ -15,7 +15,7 @@ With the columns of all sets at once, or set by set where all would take too muc
     WEIGHT_GRAD   columns = padded gradient;  dw += x columns^T
 
 Taps and inputs that reach no output are left out. The work is cut into blocks (batch items x groups
-x output channels) whose columns and padded output stay in cache. A set's columns are no larger than
+x output channels) whose columns and padded output fit in cache. A set's columns are no larger than
 the padded output, so memory does not grow with k^n times the input. Products of 16-bit types are
 summed in float32. Only BLAS may use several threads.
 """
@@ -37,11 +37,11 @@ from .base import Array, Maybe, tf32_refusal
 from .bfloat16_rounding import rounded
 from .im2col import ConflictFree, IndexSet, Sets, columns_of, combined
 
-_MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
-_BLOCK_BYTES = 8 << 20  # of a padded output, or columns: a core's share of the last-level cache
-_MOST_BYTES = 64 << 20  # of the columns of all sets of a channel
-_LIGHT_BYTES = 1 << 20  # smaller blocks spend most of their time in Python
-_ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items
+_MAX_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
+_BLOCK_BYTES = 8 << 20  # padded output or columns: a core's share of the last-level cache
+_MAX_COLUMN_BYTES = 64 << 20  # all sets of one channel together
+_MIN_BLOCK_BYTES = 1 << 20  # smaller blocks spend most of their time in Python
+_MIN_POSITIONS = 512  # matrix products with fewer columns are slow: take more items
 
 
 class ReferenceEngine:
@@ -50,13 +50,13 @@ class ReferenceEngine:
     name = "reference"
 
     def fingerprint(self) -> str:
-        """The version of NumPy."""
+        """Return NumPy's version."""
         return f"numpy {np.__version__}"
 
     def refuses(self, problem: Problem) -> str | None:
-        """Refuse bfloat16 without the package ml_dtypes, and more axes than NumPy's views have."""
-        if problem.rank > _MOST_RANK:
-            return f"it works on at most {_MOST_RANK} spatial axes with NumPy {np.__version__}"
+        """Refuse bfloat16 without the package ml_dtypes, and more axes than NumPy supports."""
+        if problem.rank > _MAX_RANK:
+            return f"it supports at most {_MAX_RANK} spatial axes with NumPy {np.__version__}"
         try:
             _ = problem.dtype.numpy
         except EngineMissing as missing:
@@ -64,19 +64,19 @@ class ReferenceEngine:
         return tf32_refusal(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """There is no choice: the problem alone determines the blocks."""
+        """Return only the default: the problem alone determines the blocks."""
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> ReferencePrimitive:
-        """Lay out the blocks, in milliseconds at most."""
+        """Lay out the blocks; this takes a few milliseconds at most."""
         return ReferencePrimitive(problem)
 
 
 class ReferencePrimitive:
-    """One problem laid out in blocks; see the module's docstring. Holds no memory."""
+    """A problem laid out in blocks (see the module's docstring). It holds no memory."""
 
     resident_bytes = 4096  # about the size of this object and its small tuples
-    predicted_cycles = 0.0  # there is no model: the work is NumPy's
+    predicted_cycles = 0.0  # there is no cost model: NumPy does the work
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.dtype = problem, problem.dtype.accumulator.numpy
@@ -88,8 +88,8 @@ class ReferencePrimitive:
         self.is_empty = 0 in (index_set.size for index_set in self.index_sets)
         self.is_tiled = all(index_set.is_tiled for index_set in self.index_sets)
         elements = prod(n.kernel * n.size for n in self.index_sets)
-        self.columns_bytes = elements * self.dtype.itemsize  # of a channel of an item
-        self.together = self.columns_bytes <= _MOST_BYTES
+        self.columns_bytes = elements * self.dtype.itemsize  # one channel of one item
+        self.together = self.columns_bytes <= _MAX_COLUMN_BYTES
         self.steps = self._steps()
         self.workspace_bytes = self._workspace_bytes()
         items, groups, channels = self.steps
@@ -147,7 +147,7 @@ class ReferencePrimitive:
             self._forward_block(y[block], *operands, epilogue.of(*block))
 
     def _forward_block(self, y: Array, x: Array, w: Array, epilogue: _End) -> None:
-        """Compute one block of y, in place where y can be the padded output."""
+        """Compute one block of y, in place where y can serve as the padded output."""
         start = epilogue.bias
         in_place = self._is_padded(y) and not self.problem.accumulate
         padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
@@ -167,7 +167,7 @@ class ReferencePrimitive:
                     view[...] = some
                 else:
                     np.add(some, _after_channels(start, view.ndim), out=view)
-            del values, some  # before the next ones are allocated
+            del values, some  # free them before the next ones are allocated
         self._finish(y, padded if in_place else padded[self.window], epilogue)
 
     def _input_grad(self, dx: Array, g: Array, w: Array, epilogue: _End) -> None:
@@ -220,7 +220,7 @@ class ReferencePrimitive:
     # Sets -----------------------------------------------------------------------------------------
 
     def _sets(self) -> Iterator[tuple[Sets, Iterable[Sets]]]:
-        """Yield the sets of each matrix product, and the conflict-free sets in it."""
+        """Yield each matrix product's merged sets, and the conflict-free sets they consist of."""
         if self.together and not self.is_empty:
             every = (ConflictFree(slice(0, n.kernel), slice(0, n.size)) for n in self.index_sets)
             yield tuple(every), combined(self.index_sets)
@@ -229,7 +229,7 @@ class ReferencePrimitive:
                 yield sets, (sets,)
 
     def _columns(self, padded: Array, merged: Sets, parts: Iterable[Sets]) -> Array:
-        """The (G, F*T, N*P) columns of some sets, gathered from the padded gradient."""
+        """Return the (G, F*T, N*P) columns of some sets, gathered from the padded gradient."""
         columns = np.empty(_shape(padded.shape, merged), self.dtype)
         for sets in parts:
             columns[_within(merged, sets)] = columns_of(padded, self.index_sets, sets)
@@ -240,24 +240,24 @@ class ReferencePrimitive:
 
     @property
     def _totals(self) -> tuple[int, int, int]:
-        """Batch items, groups, and output channels of a group."""
+        """Numbers of batch items, groups, and output channels per group."""
         problem = self.problem
         return problem.batch, problem.groups, problem.out_channels // problem.groups
 
     def _steps(self) -> tuple[int, int, int]:
-        """Number of items, groups and channels of a block."""
+        """Return a block's numbers of items, groups and channels."""
         batch, groups, channels = self._totals
         item_bytes = max(1, prod(self.padded_size) * self.dtype.itemsize)
         item_bytes = max(item_bytes, self.columns_bytes if self.together else 0)
         fitting = _BLOCK_BYTES // item_bytes
         positions = max(1, prod(index_set.size for index_set in self.index_sets))
-        wanted = max(-(-_ENOUGH_POSITIONS // positions), _LIGHT_BYTES // (item_bytes * channels))
+        wanted = max(-(-_MIN_POSITIONS // positions), _MIN_BLOCK_BYTES // (item_bytes * channels))
         items = _part(batch, min(wanted, fitting))
         some = _part(channels, fitting // items)
         return items, _part(groups, fitting // (items * some) if some == channels else 1), some
 
     def _padded_gradient(self, g: Array) -> Array:
-        """Return a block of g with zeros around it, or g itself where it needs none."""
+        """Return a block of g padded with zeros, or g itself if it needs no padding."""
         if self._is_padded(g):
             return g
         padded = np.zeros((*g.shape[:3], *self.padded_size), self.dtype)
@@ -265,7 +265,7 @@ class ReferencePrimitive:
         return padded
 
     def _is_padded(self, y: Array) -> bool:
-        """Whether y or g can be the padded output: the same size, and the accumulator's type."""
+        """Whether y or g can serve as the padded output: same size, and the accumulator's type."""
         return y.dtype == self.dtype and y.shape[3:] == self.padded_size and not self.is_empty
 
     # Results --------------------------------------------------------------------------------------
@@ -289,19 +289,19 @@ class ReferencePrimitive:
     # Views ----------------------------------------------------------------------------------------
 
     def _grouped(self, data: Array) -> Array:
-        """x, y or g as (N, G, channels of a group, *size), a view."""
+        """Return a view of x, y or g as (N, G, channels per group, *size)."""
         ncx = data.transpose(self.problem.layout.to_ncx(self.problem.rank))
         groups = self.problem.groups
         return ncx.reshape(ncx.shape[0], groups, ncx.shape[1] // groups, *ncx.shape[2:])
 
     def _grouped_weight(self, weight: Array) -> Array:
-        """w or dw as (G, C, F, *kernel), a view."""
+        """Return a view of w or dw as (G, C, F, *kernel)."""
         iox = weight.transpose(self.problem.weight_layout.to_iox(self.problem.rank))
         groups = self.problem.groups
         return iox.reshape(groups, iox.shape[0] // groups, *iox.shape[1:])
 
     def _workspace_bytes(self) -> int:
-        """Upper bound of the memory that one run has allocated at any time."""
+        """Return an upper bound of one run's peak memory."""
         problem, (items, groups, channels) = self.problem, self.steps
         group_inputs = problem.in_channels // problem.groups
         largest: Sets = next(self._sets(), ((), ()))[0]
@@ -325,7 +325,7 @@ class ReferencePrimitive:
 
 
 class _End(NamedTuple):
-    """The epilogue's arrays: bias and slopes as (groups, channels of a group), residual and second
+    """The epilogue's arrays: bias and slopes as (groups, channels per group), residual and second
     result in the result's shape."""
 
     bias: Maybe
@@ -334,7 +334,7 @@ class _End(NamedTuple):
     second: Maybe
 
     def of(self, items: slice, groups: slice, channels: slice) -> _End:
-        """The arrays that belong to a block of the result."""
+        """Return the parts that belong to a block of the result."""
         block = items, groups, channels
         return _End(
             *(None if v is None else v[groups, channels] for v in self[:2]),
@@ -343,27 +343,27 @@ class _End(NamedTuple):
 
 
 def _weight(w: Array, sets: Sets) -> Array:
-    """Taps of a packed weight as (G, C, F*T)."""
+    """Return the taps of some sets in a packed weight, as (G, C, F*T)."""
     taps: Any = (..., *(one.taps for one in sets))
     used: Array = w[taps]
     return used.reshape(*used.shape[:2], prod(used.shape[2:]))
 
 
 def _positions(x: Array, sets: Sets) -> Array:
-    """Inputs of (N, G, C, *size) as (G, C, N*P), copied only where strides rule out a view."""
+    """Return inputs of x, (N, G, C, *size), as (G, C, N*P); copy only if strides require it."""
     inputs: Any = (..., *(one.inputs for one in sets))
     part: Array = np.moveaxis(x[inputs], 0, 2)
     return part.reshape(*part.shape[:2], prod(part.shape[2:]))
 
 
 def _shape(blocks: tuple[int, ...], sets: Sets) -> tuple[int, ...]:
-    """The shape (G, F, *taps, N, *inputs) of columns; `blocks` begins with N, G and F."""
+    """Return the shape (G, F, *taps, N, *inputs) of columns; `blocks` begins with N, G, F."""
     taps, inputs = (_count(one.taps) for one in sets), (_count(one.inputs) for one in sets)
     return (*blocks[1:3], *taps, blocks[0], *inputs)
 
 
 def _within(merged: Sets, sets: Sets) -> Any:
-    """Index of a part's columns in the columns of the merged sets."""
+    """Return the index of a part's columns in the merged sets' columns."""
     if sets is merged:
         return ...
     taps, inputs = (one.taps for one in sets), (one.inputs for one in sets)
@@ -371,7 +371,7 @@ def _within(merged: Sets, sets: Sets) -> Any:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Return a @ b for stacks of matrices; sums of one product need no BLAS call per matrix."""
+    """Return a @ b for stacks of matrices, without a BLAS call per matrix for sums of one term."""
     result: Array = a * b if a.shape[-1] == 1 else np.matmul(a, b)
     return result
 
@@ -382,7 +382,7 @@ def _after_channels(per_channel: Array, ndim: int) -> Array:
 
 
 def _part(total: int, most: int) -> int:
-    """The size of even parts of `total`, at most `most` and at least 1."""
+    """Return the size, from 1 to `most`, of roughly equal parts of `total`."""
     most = max(1, min(total, most))
     return max(1, -(-total // -(-total // most))) if total else 1
 
@@ -393,5 +393,5 @@ def _slices(total: int, step: int) -> list[slice]:
 
 
 def _count(part: slice) -> int:
-    """Number of indices of a slice with a start and a stop."""
+    """Return the number of indices in a slice with a start and a stop."""
     return int(part.stop - part.start)

@@ -1,6 +1,6 @@
-"""Scratch memory that calls borrow and return, so that it is warm and no call waits for pages.
+"""Scratch memory that calls borrow and return, so that it is warm and needs no new pages.
 
-All primitives of the process share a few buffers.
+All primitives in the process share a few buffers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ forks.hold(_lock)
 
 
 class _Buffer:
-    """Bytes and their address, which NumPy needs most of a microsecond to look up."""
+    """Memory and its address, whose lookup in NumPy takes most of a microsecond."""
 
     __slots__ = ("address", "bytes", "nbytes")
 
@@ -39,15 +39,15 @@ _NOTHING = _Buffer(0)
 
 
 class Workspace:
-    """A context manager that yields the address of `nbytes` bytes, aligned to 64 bytes.
+    """A context manager that yields the address of `nbytes` bytes, aligned to 64.
 
-    It is a class because a generator would take five times as long.
+    It is a class because a generator would be five times as slow.
     """
 
     __slots__ = ("_buffer",)
 
     def __init__(self, nbytes: int) -> None:
-        self._buffer = _taken(nbytes) if nbytes else _NOTHING
+        self._buffer = _borrow(nbytes) if nbytes else _NOTHING
 
     def __enter__(self) -> int:
         return self._buffer.address
@@ -57,8 +57,8 @@ class Workspace:
             _give_back(self._buffer)
 
 
-class _Lent:
-    """A buffer that NumPy can wrap, returned when no array refers to it any more."""
+class _Loan:
+    """A borrowed buffer that NumPy can wrap; it is returned once no array refers to it."""
 
     def __init__(self, buffer: _Buffer, nbytes: int) -> None:
         self._buffer, where = buffer, (buffer.address, False)
@@ -75,23 +75,23 @@ class _Lent:
 
 
 def warm(nbytes: int) -> Bytes:
-    """Return an uninitialised array in a shared buffer, aligned to 64 bytes.
+    """Return an uninitialized array in a shared buffer, aligned to 64 bytes.
 
     The buffer is at most twice as large, since the caller may keep it."""
-    return np.asarray(_Lent(_taken(nbytes, 2 * nbytes), nbytes))
+    return np.asarray(_Loan(_borrow(nbytes, 2 * nbytes), nbytes))
 
 
-def _taken(nbytes: int, most: int = sys.maxsize) -> _Buffer:
+def _borrow(nbytes: int, most: int = sys.maxsize) -> _Buffer:
     with _lock:
         best = None
-        for buffer in _free:  # the smallest that fits, in few steps: this code is rarely in a cache
+        for buffer in _free:  # find the smallest that fits, with little code: it is rarely cached
             if nbytes <= buffer.nbytes <= most:
                 best, most = buffer, buffer.nbytes
         if best is not None:
             _free.remove(best)
             return best
         if len(_free) == _KEPT:
-            _free.pop(0)  # it does not fit the calls that run now
+            _free.pop(0)  # it does not fit current calls
     return _Buffer(nbytes)
 
 

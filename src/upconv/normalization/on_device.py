@@ -139,7 +139,7 @@ def _scale_shift(
     """Compute (x - mean) * invstd * scale + shift with upconv's kernel, x in cuDNN's order."""
     y, slope = x.empty(x.shape), scale.native * invstd
     offset = shift.native - mean * slope
-    _engine(x).scaled(y, x, _vector(x, slope), _vector(x, offset), layout.channel)
+    _engine(x).scale_shift(y, x, _vector(x, slope), _vector(x, offset), layout.channel)
     return y
 
 
@@ -198,7 +198,7 @@ def _gradients_by_sums(
         dx = library.array("a gradient", library.cast(native, x.dtype))
     else:
         dx = x.empty(grad.shape)
-        _engine(x).scaled(dx, grad, _vector(x, slope), None, layout.channel)
+        _engine(x).scale_shift(dx, grad, _vector(x, slope), None, layout.channel)
     return {
         "x": dx,
         "gamma": library.array("a sum", products),

@@ -1,4 +1,4 @@
-"""The public functions on arrays of a GPU, on one that is made up: places, results, refusals."""
+"""The public functions on GPU arrays, on a made-up GPU: places, results, refusals."""
 
 import copy
 import pickle
@@ -176,7 +176,7 @@ def test_engines_of_the_processor_are_refused_there() -> None:
 
 def test_cudnn_is_refused_in_main_memory() -> None:
     for engine in ("cudnn", Cudnn()):
-        with pytest.raises(upconv.EngineRefusal, match="arrays of a GPU"):
+        with pytest.raises(upconv.EngineRefusal, match="GPU arrays"):
             upconv.conv_transpose(X, W, engine=engine)
 
 

@@ -96,7 +96,7 @@ def test_without_any_the_message_says_how_to_get_one(forgetful: pytest.MonkeyPat
     forgetful.setattr(library, "_places", lambda: iter([("the system", "/nowhere/libdnnl.so.3")]))
     with pytest.raises(EngineMissing) as caught:
         library.runtime()
-    assert "There is no libdnnl.so.3 that upconv can use. the system: " in str(caught.value)
+    assert "upconv finds no usable libdnnl.so.3. the system: " in str(caught.value)
     assert str(caught.value).endswith(install_command("onednn"))
 
 

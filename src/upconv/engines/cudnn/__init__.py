@@ -1,1 +1,1 @@
-"""The engine for arrays on NVIDIA GPUs, by NVIDIA's library cuDNN; see `engine.Cudnn`."""
+"""The engine for arrays on NVIDIA GPUs, using NVIDIA's library cuDNN; see `engine.Cudnn`."""

@@ -1,9 +1,9 @@
 """The parts of cuDNN's C interface that upconv uses: loading, descriptors, errors, handles.
 
-cuDNN 9 keeps this interface stable. Its descriptors are objects whose attributes are set before
-they are finalized; each constant here is named as in cudnn_graph.h. NVIDIA's Python frontend is not
-used. Its overhead is 11 to 36 microseconds per call, while PyTorch's entire convolution takes 15.
-It installs 600 MB of unrelated packages (1.18 and 1.32, measured on 26 November 2026).
+This interface is stable in cuDNN 9. Its descriptors are objects whose attributes are set before
+they are finalized; each constant here has its name from cudnn_graph.h. NVIDIA's Python frontend is
+not used. Its overhead is 11 to 36 microseconds per call, while PyTorch's entire convolution takes
+15. It installs 600 MB of unrelated packages (1.18 and 1.32, measured on 26 November 2026).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Descriptor(IntEnum):
 
 
 class Type(IntEnum):
-    """Types of attributes: cudnnBackendAttributeType_t."""
+    """Attribute types: cudnnBackendAttributeType_t."""
 
     HANDLE = 0
     DATA_TYPE = 1
@@ -68,7 +68,7 @@ class Type(IntEnum):
 
 
 class Attribute(IntEnum):
-    """Names of attributes: cudnnBackendAttributeName_t."""
+    """Attribute names: cudnnBackendAttributeName_t."""
 
     POINTWISE_MODE = 0
     POINTWISE_MATH_PREC = 1
@@ -90,7 +90,7 @@ class Attribute(IntEnum):
     EXECUTION_PLAN_WORKSPACE_SIZE = 402
     KNOB_CHOICE_KNOB_TYPE = 600
     KNOB_CHOICE_KNOB_VALUE = 601
-    # For OPERATION_CONVOLUTION_FORWARD; the attributes of both gradients begin at 706 and 712.
+    # For OPERATION_CONVOLUTION_FORWARD; the gradients' attributes begin at 706 and 712.
     ALPHA = 700
     BETA = 701
     CONV_DESC = 702
@@ -148,17 +148,17 @@ _ELEMENTS: dict[Type, Any] = {
 
 
 class CudnnError(EngineRefusal):
-    """Raised where the library refuses or fails, which also shows which plans cannot run."""
+    """Raised when the library refuses or fails; a plan that raises it cannot run."""
 
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """Return the library, loaded once per process; `EngineMissing` where there is none."""
+    """Return the library, loaded once per process; raise `EngineMissing` if there is none."""
     return Library(_loaded())
 
 
 def _loaded() -> Any:
-    """Load the library: a copy that is loaded already, else NVIDIA's package, else the system's."""
+    """Load the library: a copy already in the process, else NVIDIA's package, else the system's."""
     names = ["libcudnn.so.9"]
     spec = find_spec("nvidia") and find_spec("nvidia.cudnn")
     folders = list(spec.submodule_search_locations or ()) if spec else []
@@ -181,7 +181,7 @@ def _mapped() -> str:
 
 
 class Library:
-    """Functions of the library, with the types of their arguments."""
+    """The library's functions, with their argument types."""
 
     def __init__(self, loaded: Any) -> None:
         loaded.cudnnGetVersion.restype = ctypes.c_size_t
@@ -218,7 +218,7 @@ class Library:
     execute: Any
 
     def check(self, code: int, what: str) -> None:
-        """Raise `CudnnError` for a status that is not success."""
+        """Raise `CudnnError` unless a status means success."""
         if code:
             text = ctypes.create_string_buffer(512)
             self._loaded.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
@@ -229,7 +229,7 @@ class Library:
 
 
 class Object:
-    """A descriptor of the library, which is destroyed with this object."""
+    """A library descriptor, destroyed with this object."""
 
     __slots__ = ("address", "kept", "library")
 
@@ -242,7 +242,7 @@ class Object:
         self.kept: list[Object] = []  # the descriptors to which this one refers
 
     def set(self, name: int, kind: Type, *values: Any) -> Object:
-        """Set an attribute to values of a type; descriptors are kept as long as this one."""
+        """Set an attribute to values of a type; keep descriptors alive as long as this one."""
         if kind is Type.BACKEND_DESCRIPTOR:
             self.kept += values
             values = tuple(value.address for value in values)
@@ -257,20 +257,20 @@ class Object:
         return self
 
     def get(self, name: int, kind: Type) -> list[Any]:
-        """Return the values of an attribute."""
+        """Return an attribute's values."""
         array = (_ELEMENTS.get(kind, c_int) * self._read(name, kind))()
         count = self._read(name, kind, array)
         return list(array)[:count]
 
     def objects(self, name: int, of: Descriptor) -> list[Object]:
-        """Return the descriptors of an attribute, which the library fills."""
+        """Return an attribute's descriptors, which the library fills in."""
         kind = Type.BACKEND_DESCRIPTOR
         descriptors = [Object(of) for _ in range(self._read(name, kind))]
         array = (c_void_p * len(descriptors))(*(one.address for one in descriptors))
         return descriptors[: self._read(name, kind, array)]
 
     def _read(self, name: int, kind: Type, array: Any = ()) -> int:
-        """Fill an array with the values of an attribute; return how many there are."""
+        """Read an attribute's values into an array; return how many there are."""
         count, size = c_int64(), len(array)
         read = self.library.getattribute
         code = read(self.address, name, kind, size, byref(count), array if size else None)
@@ -283,7 +283,7 @@ class Object:
 
 
 class _Handle:
-    """A handle of the library and its latest stream; it is destroyed with its thread."""
+    """A library handle and its latest stream; it is destroyed when its thread ends."""
 
     def __init__(self) -> None:
         address = c_void_p()
@@ -296,7 +296,7 @@ class _Handle:
 
 
 class _Handles(threading.local):
-    """A thread's handles by device. A handle is bound to a device, and in each call to a stream."""
+    """A thread's handles by device. Each is bound to a device, and for each call to a stream."""
 
     def __init__(self) -> None:
         self._handles: dict[int, _Handle] = {}
@@ -319,9 +319,9 @@ def tensor(
     number: int, dims: Sequence[int], strides: Sequence[int], dtype: int,
     *, virtual: bool = False, by_value: bool = False,
 ) -> Object:  # fmt: skip
-    """Return a tensor of a graph: sizes, strides in elements, an element type.
+    """Return a graph tensor with these sizes, strides (in elements) and element type.
 
-    virtual: a value between two operations. by_value: one number with an address in main memory.
+    virtual: a value between two operations. by_value: a single number in main memory.
     """
     descriptor = Object(Descriptor.TENSOR)
     descriptor.set(Attribute.TENSOR_DATA_TYPE, Type.DATA_TYPE, dtype)

@@ -1,7 +1,7 @@
 """A kernel that waits, so that work queued after it runs without gaps.
 
-Tuning compares plans by their time on the device. The time between two events also contains the
-launch overhead if that is longer than the kernels. After a wait, all calls are queued before the
+Tuning compares plans by their time on the device. The time between two events also includes the
+launch overhead if that is longer than the kernels. With a wait, all calls are queued before the
 first one begins.
 """
 
@@ -11,10 +11,10 @@ import struct
 from functools import lru_cache
 
 from .driver import Kernel, driver
-from .elementwise import assembled
+from .elementwise import to_ptx
 
 _TIMER = "@llvm.nvvm.read.ptx.sreg.globaltimer"
-_TEXT = f"""
+_IR = f"""
 declare i64 {_TIMER}()
 define ptx_kernel void @wait(i64 %nanoseconds) {{
 entry:
@@ -35,10 +35,10 @@ _LONGEST = 0.05
 
 @lru_cache(maxsize=16)
 def _kernel(device: int, processor: str) -> Kernel:
-    return driver().kernel(device, assembled(_TEXT, processor), "wait")
+    return driver().kernel(device, to_ptx(_IR, processor), "wait")
 
 
 def wait(device: int, processor: str, stream: int, seconds: float) -> None:
-    """Make a stream wait, for at most 50 ms."""
+    """Make a stream wait for at most 50 ms."""
     nanoseconds = int(min(seconds, _LONGEST) * 1e9)
     _kernel(device, processor)(1, 1, stream, struct.pack("q", nanoseconds))

@@ -1,6 +1,6 @@
-"""The CUDA driver: kernels in PTX, loaded into a device's context and launched on a stream.
+"""The CUDA driver, which loads PTX kernels into a device's context and launches them on streams.
 
-The driver's library belongs to the system, not to a package, so nothing has to be installed. A
+The driver's library is part of the system, so no package has to be installed. A
 module belongs to the primary context of its device, which PyTorch and CuPy use too.
 """
 
@@ -16,25 +16,25 @@ from typing import Any
 
 from ...errors import EngineError, EngineMissing
 
-_POINTER, _SIZE, _END = 1, 2, 0  # markers in the list of arguments of a launch
-_OTHER_CONTEXT = 201, 400  # errors: no context, or a handle of another context
-_CAPABILITY = 75, 76  # attributes of a device: major and minor
+_POINTER, _SIZE, _END = 1, 2, 0  # markers in a launch's argument list
+_OTHER_CONTEXT = 201, 400  # errors: no context, or a handle from another context
+_CAPABILITY = 75, 76  # device attributes: major and minor
 
 Kernel = Callable[[int, int, int, bytes], None]
-"""A loaded kernel, launched by a call with its numbers of blocks and of threads in a block, a
-stream and its packed arguments. Its module stays loaded, since there are few classes of kernels."""
+"""A loaded kernel. A call launches it with a number of blocks, threads per block, a stream and
+packed arguments. Its module stays loaded, since there are few kernel classes."""
 
 _lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
 def driver() -> Driver:
-    """Return the driver, created once per process; `EngineMissing` without a driver or a GPU."""
+    """Return the driver, created once per process; raise `EngineMissing` without driver or GPU."""
     return Driver()
 
 
 class Driver:
-    """The functions of libcuda that upconv calls."""
+    """The libcuda functions that upconv calls."""
 
     def __init__(self) -> None:
         try:
@@ -45,10 +45,10 @@ class Driver:
         count = c_int()
         self._call("cuDeviceGetCount", byref(count))
         if not count.value:
-            raise EngineMissing("the NVIDIA driver finds no GPU")
+            raise EngineMissing("the NVIDIA driver found no GPU")
         self.count = count.value
         self._contexts: dict[int, c_void_p] = {}
-        # The types of the arguments, which avoid needless conversions in each launch.
+        # Declared types avoid needless conversions in each launch.
         self._library.cuLaunchKernel.argtypes = [
             c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p,
         ]  # fmt: skip
@@ -70,7 +70,7 @@ class Driver:
 
     @contextmanager
     def context(self, device: int) -> Iterator[None]:
-        """Make the device's primary context this thread's current one."""
+        """Make the device's primary context current in this thread."""
         context = self._contexts.get(device)
         if context is None:
             context = c_void_p()
@@ -83,7 +83,7 @@ class Driver:
             self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
     def kernel(self, device: int, ptx: str, name: str) -> Kernel:
-        """Load a kernel by its name from a text of PTX."""
+        """Load the kernel with a name from PTX code."""
         with _lock, self.context(device):
             module, function = c_void_p(), c_void_p()
             self._call("cuModuleLoadData", byref(module), c_char_p(ptx.encode()))

@@ -1,14 +1,14 @@
-"""An elementwise kernel for work outside cuDNN's graphs: the epilogue of a layer, and copies.
+"""An elementwise kernel for work outside cuDNN's graphs: a layer's epilogue, and copies.
 
     result[i] = activation(source[i] * scale[c] + bias[c] + residual[i] + result[i])
 
-rounded once, for arrays of any strides; every term is optional. The source may be a window: outside
-it, or without a source, its value is zero. So the same kernel crops, pads, converts, adds a
+rounded once, for arrays with any strides; every term is optional. The source may be a window:
+outside it, or without a source, its value is zero. So the same kernel crops, pads, converts, adds a
 residual and computes a second result.
 
-The JIT's modules emit the kernel as LLVM IR, and LLVM's own backend translates it to PTX. Each
-class of types, terms and number of axes has a kernel; sizes and strides are arguments. Tests
-compile the same IR for the processor.
+The JIT engine's modules emit the kernel as LLVM IR, and LLVM translates it to PTX. There is one
+kernel per combination of types, terms and number of axes; sizes and strides are arguments. Tests
+compile the same IR for the CPU.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ..jit.emit import Function, Module
 from ..jit.values import I32, I64, PTR, STORED, Value, computed
 
 THREADS, PER_THREAD = 256, 4
-"""Threads of a block, and elements of a thread: with one element it would wait for memory."""
+"""Threads per block, and elements per thread; with one element, threads would wait for memory."""
 
 POINTERS = ("result", "second", "source", "bias", "residual", "slopes", "scale")
-"""The arrays of a kernel in the order of its arguments; an absent array has the address 0."""
+"""A kernel's arrays in the order of its arguments; an absent array has address 0."""
 
 _PER_AXIS = (*(f"{name}_stride" for name in POINTERS), "begin")
 _SIZES = ("size", "extent")
 
 
 class Move(NamedTuple):
-    """The class of a kernel: its number of axes, the types of the source, the result and the
-    per-channel arrays (`vectors`), and its terms."""
+    """A kernel's class: its number of axes, the types of the source, the result and the per-channel
+    arrays (`vectors`), and its terms."""
 
     axes: int
     source: DType | None
@@ -56,8 +56,8 @@ class Move(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One axis: its size, the stride of each array of `POINTERS` along it (0 for an array without
-    the axis), and the start and length of the source's window."""
+    """An axis: its size, the stride along it of each array in `POINTERS` (0 for an array without
+    this axis), and the start and length of the source's window."""
 
     size: int
     strides: tuple[int, ...]
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the source has all positions of the axis."""
+        """Whether the source covers the whole axis."""
         return self.begin == 0 and self.extent == self.size
 
 
@@ -93,7 +93,7 @@ def merged(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def arguments(rows: Sequence[Row]) -> bytes:
-    """Return the packed arguments of a kernel that follow the addresses."""
+    """Return a kernel's packed arguments after the addresses."""
     words = chain.from_iterable((*row.strides, row.begin) for row in rows)
     sizes = chain.from_iterable((row.size, row.extent) for row in rows)
     total = prod(row.size for row in rows)
@@ -101,7 +101,7 @@ def arguments(rows: Sequence[Row]) -> bytes:
 
 
 def parameters(axes: int) -> dict[str, str]:
-    """Return the parameters of a kernel and their types."""
+    """Return a kernel's parameters and their types."""
     words = {f"{name}{axis}": I64 for axis in range(axes) for name in _PER_AXIS}
     sizes = {f"{name}{axis}": I32 for axis in range(axes) for name in _SIZES}
     return dict.fromkeys(POINTERS, PTR) | words | sizes | {"total": I32}
@@ -147,7 +147,7 @@ def element(f: Function, move: Move, index: Value) -> list[tuple[Value, Value]]:
 
 
 def _places(f: Function, axes: int, index: Value) -> list[Value]:
-    """Return the 64-bit position along each axis of an index whose last axis runs fastest."""
+    """Return the 64-bit position along each axis for a flat index, last axis fastest."""
     positions = []
     for axis in reversed(range(axes)):
         if axis:
@@ -168,7 +168,7 @@ def _source(
     *,
     windowed: bool,
 ) -> Value:
-    """Return the source's element, or zero outside its window (where code reads the first one)."""
+    """Return the source's element, or zero outside its window, where the code reads the first."""
     stored = STORED[dtype]
     if not windowed:
         return _widened(f, f.load(stored, address("source", stored)), kind)
@@ -194,7 +194,7 @@ def _kernel(module: Module, move: Move) -> None:
         block, size, thread = (_register(module, f, n) for n in ("ctaid", "ntid", "tid"))
         first = block * (size * PER_THREAD) + thread
         elements = []
-        for number in range(PER_THREAD):  # all elements are read before any is written
+        for number in range(PER_THREAD):  # read all elements before writing any
             index = first + size * number
             inside = f.compare("ult", index, f["total"])
             elements.append((inside, element(f, move, f.select(inside, index, 0))))
@@ -212,17 +212,17 @@ def _register(module: Module, f: Function, name: str) -> Value:
 
 @lru_cache(maxsize=256)
 def ptx(move: Move, processor: str) -> str:
-    """Return the kernel of a class in PTX, for processors from `processor` on, such as "sm_90"."""
+    """Return a kernel in PTX for `processor`, such as "sm_90", and its successors."""
     module = Module()
     _kernel(module, move)
-    text = module.text().replace("define void @move", "define ptx_kernel void @move")
-    return assembled(text, processor)
+    ir = module.text().replace("define void @move", "define ptx_kernel void @move")
+    return to_ptx(ir, processor)
 
 
-def assembled(text: str, processor: str) -> str:
-    """Translate a module of LLVM IR to PTX, for processors from `processor` on."""
+def to_ptx(ir: str, processor: str) -> str:
+    """Translate an LLVM IR module to PTX for `processor` and its successors."""
     with parsing() as parse:
-        parsed = parse(f'target triple = "{_TRIPLE}"\n{text}')
+        parsed = parse(f'target triple = "{_TRIPLE}"\n{ir}')
         return str(_machine(processor).emit_assembly(parsed))
 
 
@@ -231,7 +231,7 @@ _VERSIONS = {"sm_70": "+ptx63", "sm_80": "+ptx70", "sm_90": "+ptx78"}
 
 
 def processor_of(capability: tuple[int, int]) -> str:
-    """Return the newest target processor that is compatible with a device's capability.
+    """Return the newest target processor that is compatible with a compute capability.
 
     >>> processor_of((9, 0)), processor_of((8, 6)), processor_of((12, 0))
     ('sm_90', 'sm_80', 'sm_90')

@@ -1,4 +1,4 @@
-"""The engine, either with settings only or bound to a device and a library of arrays."""
+"""The engine: `Cudnn` has only settings; `BoundCudnn` adds a device and an array library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .operation import Convolution, cannot
 from .primitive import primitive, variants
 
 _DEFAULT_WORKSPACE = 1024  # MiB, as in MXNet
-_MOST_PLANS = 24  # plans of one graph that tuning may measure
+_MOST_PLANS = 24  # plans per graph that tuning may measure
 _MOST_GRAPHS = 4
 _MOST_NORMS = 64
 _SAMPLE_SECONDS = 0.003
@@ -47,15 +47,15 @@ class Tune(Enum):
 class Cudnn:
     """cuDNN for arrays on NVIDIA GPUs, with its settings; pass it as `engine=`.
 
-    tune: how a plan is chosen, with MXNet's names. "off": by cuDNN's own heuristics.
+    tune: how a plan is chosen, with MXNet's names. "off": by cuDNN's heuristics.
         "limited_workspace": the fastest plan that `workspace` allows, measured on this GPU and
-        cached. "fastest": the fastest of all plans. None: "limited_workspace" where a call
-        requests tuning (`tune=True`, or `UPCONV_TUNE=1`), else "off".
-    workspace: MiB of scratch memory that a plan may take, an int of 0 or more; "fastest" has no
-        bound.
-    deterministic: whether results must have the same bits in every run.
+        cached. "fastest": the fastest of all plans. None: "limited_workspace" if a call requests
+        tuning (`tune=True`, or `UPCONV_TUNE=1`), else "off".
+    workspace: MiB of scratch memory that a plan may use, an int of 0 or more; "fastest" has no
+        limit.
+    deterministic: whether results must be bitwise equal in every run.
 
-    Raises `EngineMissing` at the first call without an NVIDIA GPU or cuDNN.
+    The first call raises `EngineMissing` if there is no NVIDIA GPU or no cuDNN.
 
     >>> Cudnn(tune="fastest", workspace=256).tune
     'fastest'
@@ -76,29 +76,29 @@ class Cudnn:
 
     @property
     def options(self) -> Options:
-        """The options that limit which plans may be used."""
+        """The settings that limit which plans may be used."""
         limit = None if self.tune == Tune.FASTEST.value else self.workspace << 20
         return Options(limit, self.deterministic)
 
     def fingerprint(self) -> str:
-        """The version of the library."""
+        """Return the library's version."""
         driver()
         return f"cuDNN {abi.library().version}"
 
     def refuses(self, problem: Problem) -> str:
-        """Return why the engine computes nothing in main memory."""
-        return "it computes on arrays of a GPU, such as CuPy's and PyTorch's, not in main memory"
+        """Return why the engine cannot compute in main memory."""
+        return "it needs GPU arrays, such as CuPy's and PyTorch's, not arrays in main memory"
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """There is no choice in main memory."""
+        """Return only the default: there is no choice in main memory."""
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Refuse: only a bound engine builds."""
-        raise EngineRefusal(f"cuDNN cannot do {problem}: {self.refuses(problem)}.")
+        """Raise `EngineRefusal`: only a bound engine builds."""
+        raise EngineRefusal(f"cuDNN cannot compute {problem}: {self.refuses(problem)}.")
 
     def bound(self, library: Library, device: int) -> BoundCudnn:
-        """Return the engine for arrays of a library on a device."""
+        """Return the engine for a library's arrays on a device."""
         return _bound(self.tune, self.workspace, self.deterministic, library, device)
 
 
@@ -114,7 +114,7 @@ class BoundCudnn:
     """cuDNN on one device, for the arrays of one library; created by `Cudnn.bound`."""
 
     name = "cudnn"
-    rounds_sums = True  # to the arrays' type, if the epilogue is not fused
+    rounds_sums = True  # to the arrays' type, unless the epilogue is fused
 
     def __init__(self, settings: Cudnn, library: Library, device: int) -> None:
         self._machine = Gpu(library, device, settings.options)
@@ -129,7 +129,7 @@ class BoundCudnn:
         )
 
     def fingerprint(self) -> str:
-        """The versions of the library, the device and the settings."""
+        """Return the library's version, the device and the settings."""
         return self._fingerprint
 
     def refuses(self, problem: Problem) -> str | None:
@@ -142,7 +142,7 @@ class BoundCudnn:
         return ("", *variants(self._machine, problem, _MOST_PLANS))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Build a plan, in tens of milliseconds, or hundreds for a fused plan."""
+        """Build a plan; this takes tens of milliseconds, or hundreds for a fused plan."""
         self._machine.refuse_capture()
         return primitive(self._machine, problem, variant)
 
@@ -152,7 +152,7 @@ class BoundCudnn:
         self, which: str, sizes: tuple[int, int, int], last: bool,
         arrays: dict[str, DeviceArray], eps: float,
     ) -> None:  # fmt: skip
-        """Run "forward" or "backward" of a normalization; see `norms` for sizes and arrays."""
+        """Run a normalization "forward" or "backward"; see `norms` for sizes and arrays."""
         dtype = DType(arrays["x"].dtype.name)
         plan = self._norm_plan(norms.Norm(which == "forward", sizes, dtype, last), eps)
         if plan is None:
@@ -164,7 +164,7 @@ class BoundCudnn:
         plan = self._machine.built(self._machine.graph(norms.operations(norm), set()))
         return None if plan is None else norms.NormPlan(norm, plan, eps)
 
-    def scaled(
+    def scale_shift(
         self, y: DeviceArray, x: DeviceArray, scale: DeviceArray, shift: DeviceArray | None,
         channel: int,
     ) -> None:  # fmt: skip
@@ -181,18 +181,18 @@ class BoundCudnn:
         return self.library.array("an array", native)
 
     def sample(self, run: Callable[[], object], length: float) -> float:
-        """Return the mean seconds of a call on the device, over about `length` seconds of calls."""
+        """Return the device's mean seconds per call, over calls for about `length` seconds."""
         once = self.library.seconds(run, 1, self.device)
         count = min(max(ceil(min(length, _SAMPLE_SECONDS) / max(once, 1e-6)), 3), 200)
         begin = perf_counter()
-        run()  # on the processor, this takes the time of queueing the call
+        run()  # this returns once the call is queued
         queueing = (perf_counter() - begin) * (count + 1)
         self._machine.wait(1.5 * queueing + _QUEUED)
         return self.library.seconds(run, count, self.device)
 
 
 class Gpu:
-    """A device that runs graphs of cuDNN and upconv's kernels; see `primitive.Machine`."""
+    """A device that runs cuDNN graphs and upconv's kernels; see `primitive.Machine`."""
 
     def __init__(self, library: Library, device: int, options: Options) -> None:
         self._library, self._device, self._options = library, device, options
@@ -201,24 +201,24 @@ class Gpu:
         self._graph = lru_cache(_MOST_GRAPHS)(self._new_graph)
 
     def plan(self, convolution: Convolution, name: str = "") -> GpuPlan | None:
-        """Return the plan with a name, or the first that can be built."""
+        """Return the plan with a name, or for "" the first that can be built."""
         plan = self.built(self._graph(convolution), name)
         return None if plan is None else GpuPlan(self, plan, convolution)
 
     def graph(self, operations: Iterable[Object], unwanted: set[Note]) -> Graph | None:
-        """Return the graph of some operations; see `graphs.graph_of`."""
+        """Return a graph of operations; see `graphs.graph_of`."""
         with self._library.on(self._device):
             return graphs.graph_of(operations, unwanted, self._handle(), self._options)
 
     def built(self, graph: Graph | None, name: str = "") -> graphs.Plan | None:
-        """Return a graph's plan with a name, or the first that can be built."""
+        """Return a graph's plan with a name, or for "" the first that can be built."""
         if graph is None:
             return None
         with self._library.on(self._device):
             return next(graph.plans([name] if name else graph.names, self._handle()), None)
 
     def names(self, convolution: Convolution) -> list[str]:
-        """Return the names of a convolution's engines, some of which may give no plan."""
+        """Return the names of a convolution's engines; some may have no plan."""
         graph = self._graph(convolution)
         return [] if graph is None else graph.names
 
@@ -241,7 +241,7 @@ class Gpu:
     def execute(
         self, plan: graphs.Plan, numbers: tuple[int, ...], addresses: tuple[int, ...]
     ) -> None:
-        """Run a plan on the caller's stream; nothing waits for it."""
+        """Run a plan on the caller's stream, without waiting for it."""
         library, device = self._library, self._device
         with library.on(device):
             scratch, address = None, 0
@@ -260,11 +260,11 @@ class Gpu:
         return handles.of(self._device, self._library.stream(self._device))
 
     def refuse_capture(self) -> None:
-        """Raise while a CUDA graph is captured, because preparation must not be part of it."""
+        """Raise while a CUDA graph is being captured, since it must not include preparation."""
         if self._library.capturing(self._device):
             raise EngineError(
-                "A layer cannot be prepared while a CUDA graph is captured."
-                " Call it once before the capture, with arrays of the same strides."
+                "A layer cannot be prepared while a CUDA graph is being captured."
+                " Call the layer once before the capture, on arrays with the same strides."
             )
 
 

@@ -1,7 +1,7 @@
-"""Graphs of cuDNN, such as a convolution with its epilogue, and plans that run them.
+"""cuDNN graphs, such as a convolution with its epilogue, and the plans that run them.
 
-A plan is one way to run a graph: an engine of the library with its settings ("knobs"). Its name,
-such as "eng22_k2=5", is the same in every process with the same library.
+A plan is one way to run a graph: one of cuDNN's engines with its settings ("knobs"). Its name,
+such as "eng22_k2=5", is the same in every process that uses the same library.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TYPES = {
 
 
 class Options(NamedTuple):
-    """Limits on plans: bytes of scratch memory (None: any number), and whether results must have
-    the same bits in every run."""
+    """Limits on plans: bytes of scratch memory (None: no limit), and whether results must be
+    bitwise equal in every run."""
 
     workspace: int | None
     deterministic: bool
@@ -55,10 +55,10 @@ class Plan:
     def run(
         self, numbers: tuple[int, ...], addresses: tuple[int, ...], workspace: int, handle: int
     ) -> None:
-        """Run on the handle's stream, with the address of each tensor and of the scratch memory."""
+        """Run on the handle's stream, with each tensor's address and the scratch memory's."""
         key = addresses, workspace
         latest = self._latest.__dict__.get("pack")
-        if latest is None or latest[0] != key:  # successive calls often use the same memory
+        if latest is None or latest[0] != key:  # consecutive calls often use the same memory
             latest = self._latest.pack = key, _variant_pack(numbers, addresses, workspace)
         code = library().execute(handle, self._plan.address, latest[1].address)
         if code:
@@ -88,7 +88,7 @@ class Graph:
     def plans(self, names: Iterable[str], handle: int) -> Iterator[Plan]:
         """Yield the plans of some engines, built in turn with this thread's handle.
 
-        Plans that cannot be built, or that take too much scratch memory, are left out.
+        Plans that cannot be built or need too much scratch memory are left out.
         """
         for name in names:
             with self._lock:
@@ -112,9 +112,9 @@ class Graph:
 def graph_of(
     operations: Iterable[Object], unwanted: set[Note], handle: int, options: Options
 ) -> Graph | None:
-    """Return the graph of some operations, or None if no engine of the library can run it.
+    """Return a graph of operations, or None if none of the library's engines can run it.
 
-    unwanted: the notes of engines that must not run it.
+    unwanted: the numerical notes of engines that must not be used.
     """
     try:
         graph = (
@@ -131,7 +131,7 @@ def graph_of(
 
 def _engines(graph: Object, unwanted: set[Note]) -> Iterator[tuple[str, Object]]:
     """Yield the names and settings of the engines that the library lists for a graph, except those
-    with unwanted notes. Settings keep their graph."""
+    with unwanted notes. Settings keep their graph alive."""
     for mode in (Mode.A, Mode.B, Mode.FALLBACK):
         try:
             listed = (
@@ -164,7 +164,7 @@ def _name(engine: Object, config: Object) -> str:
 
 
 def unwanted_notes(convolution: Convolution, options: Options) -> set[Note]:
-    """Return the notes of engines that are less precise than requested, or not deterministic."""
+    """Return the notes that mark engines as less precise than requested or nondeterministic."""
     notes = {Note.REDUCED_PRECISION_REDUCTION}
     if convolution.dtype is DType.FLOAT32:
         notes.add(Note.DOWN_CONVERT_INPUTS)
@@ -202,7 +202,7 @@ def operations(convolution: Convolution) -> Iterator[Object]:
 
 
 _Step = tuple[int, float | None, tuple[int, Tensor] | None]
-"""A step of an epilogue: cudnnPointwiseMode_t, a slope, the second operand's number and shape."""
+"""A step in an epilogue: cudnnPointwiseMode_t, a slope, the second operand's number and shape."""
 
 _ADD, _RELU = 0, 100
 _MODES = {
@@ -253,4 +253,4 @@ _KINDS = {
     Kind.WEIGHT_GRADIENT: (Descriptor.OPERATION_CONVOLUTION_BACKWARD_FILTER, 12, (716, 717, 715)),
 }
 """The operation, the offset of its attributes from the forward operation's, and the attributes of
-the operands, in the order of `Primitive.run`, and of the result."""
+its operands (in the order of `Primitive.run`) and result."""

@@ -1,4 +1,4 @@
-"""Runs of upconv's elementwise kernel: arrays determine the class and arguments of a kernel."""
+"""Runs of upconv's elementwise kernel: the arrays determine its class and arguments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .operation import MOST
 
 Maybe = DeviceArray | None
 
-_MOST = 64  # prepared runs of one primitive: its arrays rarely have more combinations of strides
+_MOST = 64  # prepared runs per primitive: its arrays rarely have more combinations of strides
 
 
 class Mover(Protocol):
     """A runner of elementwise kernels."""
 
     def move(self, move: Move, packed: bytes, total: int, arrays: Sequence[Maybe]) -> None:
-        """Run the kernel of a class on arrays in the order of `elementwise.POINTERS`."""
+        """Run a class's kernel on arrays in the order of `elementwise.POINTERS`."""
 
 
 class Ends(NamedTuple):
-    """The arrays of a problem's epilogue, None where it has none."""
+    """The arrays of a problem's epilogue; None if it has no such array."""
 
     bias: Maybe = None
     residual: Maybe = None
@@ -38,9 +38,9 @@ NO_ARRAYS = Ends()
 
 
 class Moves:
-    """The runs of one primitive, prepared once for each combination of shapes and strides.
+    """A primitive's runs, prepared once for each combination of shapes and strides.
 
-    channel: the channel axis of the results, which is the axis of a bias.
+    channel: the results' channel axis, along which a bias runs.
     """
 
     def __init__(self, mover: Mover, channel: int) -> None:
@@ -59,7 +59,7 @@ class Moves:
     ) -> None:
         """Write all of `target`: the epilogue of the source with its arrays `ends`.
 
-        `begins` is the position of the source in the target; None stands for a source of zeros.
+        `begins` is the source's position in the target; a source of None is all zeros.
         """
         if not target.size:
             return
@@ -68,8 +68,8 @@ class Moves:
             raise EngineRefusal(f"{words}. Work on smaller pieces of the input.")
         vectors = ends.slopes, ends.scale
         arrays = (target, ends.second, source, ends.bias, ends.residual, *vectors)
-        lie = tuple(None if array is None else (array.shape, array.strides) for array in arrays)
-        key = lie, begins, accumulate, epilogue, source and source.dtype
+        layouts = tuple(None if v is None else (v.shape, v.strides) for v in arrays)
+        key = layouts, begins, accumulate, epilogue, source and source.dtype
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MOST:
@@ -114,7 +114,7 @@ class Moves:
 
 
 def _stride(array: Maybe, axis: int, channel: int) -> int:
-    """Return an array's stride along an axis of the result, 0 for per-channel arrays on others."""
+    """Return an array's stride along a result axis; per-channel arrays have 0 on other axes."""
     if array is None:
         return 0
     if array.ndim == 1:

@@ -1,11 +1,11 @@
-"""Graphs of batch normalization in training, and of its gradients.
+"""Graphs for batch normalization in training, and for its gradients.
 
-    forward    y, mean, 1 / sqrt(var + eps), and the batch's own mean and unbiased variance
+    forward    y, mean, 1 / sqrt(var + eps), and the batch's mean and unbiased variance
     backward   dx, dgamma, dbeta
 
 The library requires four axes, (N, C, 1, X), for data with channels first or last. Arrays with one
-number per channel are float32, of shape (1, C, 1, 1). The weight of the running statistics is 1
-here, so they become the batch's own.
+number per channel are float32, of shape (1, C, 1, 1). The running statistics are updated with
+weight 1 here, so they become the batch's statistics.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FORWARD_MODE, _FORWARD_PHASE, _BACKWARD_MODE = 2000, 2001, 2100
 
 
 class Norm(NamedTuple):
-    """One normalization or its gradients: (batch, channels, positions), the type of x, and whether
+    """A normalization or its gradients: (batch, channels, positions), the type of x, and whether
     channels are last."""
 
     forward: bool
@@ -48,12 +48,12 @@ class Norm(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, int]:
-        """The operation's attribute for each array."""
+        """The operation's attribute number for each array."""
         return _FORWARD | _SCALARS if self.forward else _BACKWARD
 
 
 def operations(norm: Norm) -> Iterator[Object]:
-    """Yield the operation of a normalization or of its gradients."""
+    """Yield the operation for a normalization or its gradients."""
     if norm.forward:
         node = Object(Descriptor.OPERATION_NORM_FORWARD)
         node.set(_FORWARD_MODE, Type.NORM_MODE, _BATCH_NORM)
@@ -75,7 +75,7 @@ def operations(norm: Norm) -> Iterator[Object]:
 
 
 class NormPlan:
-    """A plan of a normalization that takes its arrays by name."""
+    """A normalization plan that takes its arrays by name."""
 
     def __init__(self, norm: Norm, plan: Plan, eps: float) -> None:
         self.plan = plan
@@ -83,7 +83,7 @@ class NormPlan:
         self._scalars = {"eps": c_float(eps), "weight": c_float(1.0)}
 
     def addresses(self, arrays: dict[str, DeviceArray]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the numbers of the graph's tensors, and their addresses."""
+        """Return the graph's tensor numbers and their addresses."""
         addresses = (
             addressof(self._scalars[name]) if name in self._scalars else arrays[name].pointer
             for name in self._names

@@ -4,12 +4,12 @@
     INPUT_GRAD    convolution        image g, filter w ->  loss dx
     WEIGHT_GRAD   weight gradient    image g, loss x   ->  filter dw
 
-cuDNN's names are an ordinary convolution's. Its *image* is the result of the transposed
-convolution. Its *loss*, the gradient of a convolution's result, is the input of the transposed one.
-All tensors are contiguous. The filter has the order of the data: (I, O/g, *k) for channels first,
+cuDNN's names refer to an ordinary convolution. Its *image* is the transposed convolution's result.
+Its *loss*, the gradient of a convolution's result, is the transposed convolution's input. All
+tensors are contiguous. The filter has the data's order: (I, O/g, *k) for channels first,
 (I, *k, O/g) for channels last. cuDNN needs at least two spatial axes; a missing one has size 1.
 
-Nothing here imports cuDNN, so these records are tested on every machine.
+Nothing here imports cuDNN, so this file can be tested on every machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ...problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLa
 from ..copies import Tensor
 
 MOST = (1 << 31) - (1 << 12)
-"""A tensor must have fewer elements: kernels count in 32 bits, upconv's up to a block further."""
+"""A tensor must have fewer elements: kernels count in 32 bits, and upconv's one block further."""
 
 
 class Kind(Enum):
-    """An operation of cuDNN; the value is its name in graphs."""
+    """A cuDNN operation; the value is its name in graphs."""
 
     DATA_GRADIENT = "conv_dgrad"
     CONVOLUTION = "conv_fprop"
@@ -44,8 +44,8 @@ KINDS = {
 
 
 class Ends(NamedTuple):
-    """The steps of a graph after its convolution: + bias, + residual, then the activation; or else
-    only the accumulation into the result."""
+    """A graph's steps after its convolution: + bias, + residual, then the activation; or only the
+    accumulation into the result."""
 
     bias: bool = False
     residual: bool = False
@@ -71,7 +71,7 @@ _FUSED = {
 
 
 def fusible(problem: Problem) -> Ends | None:
-    """Return the epilogue of a problem as part of a graph; None if it needs a separate step."""
+    """Return a problem's epilogue as part of a graph, or None if it needs a separate step."""
     epilogue = problem.epilogue
     if problem.accumulate:
         return None if problem.bias or not epilogue.empty else Ends(accumulate=True)
@@ -84,9 +84,9 @@ def fusible(problem: Problem) -> Ends | None:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One operation of cuDNN, which is a graph's cache key; `pre` and `post` are paddings.
+    """A cuDNN operation, used as a graph's cache key; `pre` and `post` are paddings.
 
-    `tf32`: operands may be rounded to ten fraction bits, for tensor cores.
+    `tf32`: tensor cores may round operands to ten fraction bits.
     """
 
     kind: Kind
@@ -117,7 +117,7 @@ class Convolution:
 
     @property
     def result(self) -> Tensor:
-        """The tensor of the result."""
+        """The result's tensor."""
         return {
             Kind.DATA_GRADIENT: self.image,
             Kind.CONVOLUTION: self.loss,
@@ -145,21 +145,21 @@ class Convolution:
 
 
 def _pads(axis: Axis) -> tuple[int, int]:
-    """Return the paddings of an axis, equal if the remainder of a stride allows it."""
+    """Return an axis's paddings, made equal if the stride's remainder allows it."""
     even = axis.evened()[0] == axis
     return axis.crop_begin, axis.crop_begin if even else axis.crop_end
 
 
 def evened(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
-    """Return the problem with equal paddings at both ends, and the outputs' offsets in it."""
+    """Return the problem with equal paddings at both ends, and the offsets of its outputs."""
     axes, offsets = zip(*(axis.evened() for axis in problem.axes), strict=True)
     return problem.replace(axes=axes), offsets
 
 
 def cannot(problem: Problem) -> str | None:
-    """Return the reason why cuDNN cannot compute a problem, in one sentence; None if it can."""
+    """Return why cuDNN cannot compute a problem, in one sentence, or None if it can."""
     if problem.rank > 3:
-        return f"cuDNN works on one to three spatial axes, and there are {problem.rank}"
+        return f"cuDNN supports one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
         return (
             "cuDNN's results have the operands' type, so operands are not rounded to bfloat16: pass"
@@ -175,7 +175,7 @@ def cannot(problem: Problem) -> str | None:
 
 
 def filter_layout(layout: DataLayout) -> WeightLayout:
-    """Return the order of weights that cuDNN reads with data of a layout."""
+    """Return the weight layout that cuDNN uses with a data layout."""
     return WeightLayout.IOX if layout is DataLayout.NCX else WeightLayout.IXO
 
 

@@ -4,11 +4,11 @@ cuDNN is fast on contiguous tensors with equal paddings, and slow or unable on o
 
     outputs that no product reaches   are left out of cuDNN's problem (`interior`);
     operands with other strides       are first copied into contiguous memory;
-    unequal paddings                  become equal paddings of a larger image, if cuDNN lacks them;
-    a bias, residual and activation   are part of the graph, if cuDNN fuses them;
-    everything else                   is done by the elementwise kernel, from scratch to result.
+    unequal paddings                  become equal paddings of a larger image, if cuDNN requires it;
+    a bias, residual and activation   are part of the graph, if cuDNN can fuse them;
+    everything else                   is done by the elementwise kernel, which writes the result.
 
-A `Machine` runs convolutions and kernels: it is a device, or in tests the processor.
+A `Machine` runs convolutions and kernels: a GPU, or in tests the CPU.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .moves import Ends, Maybe, Mover, Moves
 from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, without_epilogue
 
 _ALIGNED = 16
-"""Alignment in bytes that satisfies every kernel of cuDNN."""
+"""Alignment in bytes that suffices for every cuDNN kernel."""
 
-_MOST_FUSED = 4  # plans with a fused epilogue that tuning measures: some compile for a second
+_MOST_FUSED = 4  # fused plans that tuning measures: some take a second to compile
 
 _Index = tuple[slice | int, ...]
 
 
 class Plan(Protocol):
-    """A convolution that is ready to run; `name` is the library's, `workspace` is in bytes."""
+    """A convolution that is ready to run, with the library's name for it and workspace bytes."""
 
     name: str
     workspace: int
@@ -53,15 +53,15 @@ class Machine(Mover, Protocol):
         """Return the plan with a name, or for "" the first that can be built, or None."""
 
     def names(self, convolution: Convolution) -> Sequence[str]:
-        """Return the names of a convolution's plans in the expected order of speed. Some of them
-        cannot be built."""
+        """Return the names of a convolution's plans, those expected to be fastest first. Some of
+        them cannot be built."""
 
 
 class Form(NamedTuple):
-    """One way to give cuDNN the interior.
+    """A way to pass the interior to cuDNN.
 
     prefix: the prefix of its variants' names. problem: the problem that cuDNN computes. offsets,
-    image_size: the place of the interior's image in the image of `problem`. ends: the fused
+    image_size: where the interior's image is within the image of `problem`. ends: the fused
     epilogue.
     """
 
@@ -78,7 +78,7 @@ class Form(NamedTuple):
 
 
 def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
-    """Yield the forms of a problem, with the form that does most in one kernel first."""
+    """Yield a problem's forms, beginning with the one that does most in one kernel."""
     inner = interior.problem
     if inner is None:
         return
@@ -94,7 +94,7 @@ def forms(problem: Problem, interior: Interior) -> Iterator[Form]:
 
 
 def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
-    """Return the names of the plans of all forms, at most `most` for each form."""
+    """Return the names of all forms' plans, at most `most` per form."""
     return tuple(
         f"{form.prefix}{name}"
         for form in forms(problem, _interior(problem))
@@ -103,14 +103,14 @@ def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
 
 
 def primitive(machine: Machine, problem: Problem, variant: str = "") -> Primitive:
-    """Return the primitive of a problem. variant: one of `variants`, or "" for the first plan.
+    """Return a problem's primitive. variant: one of `variants`, or "" for the first plan.
 
-    Raises `EngineRefusal` where the library has no such plan.
+    Raises `EngineRefusal` if the library has no such plan.
     """
     interior = _interior(problem)
     possible = list(forms(problem, interior))
     if not possible:
-        return EndAlone(machine, problem)  # type: ignore[return-value]  # arrays of a device
+        return EpilogueOnly(machine, problem)  # type: ignore[return-value]  # device arrays
     *words, name = variant.split(" ") if variant else ("",)
     for form in possible:
         if not variant or form.prefix.split() == words:
@@ -125,8 +125,8 @@ def _interior(problem: Problem) -> Interior:
     return Interior.of(problem, margins=False, points=True)
 
 
-class EndAlone:
-    """A problem without products: its result is the epilogue of zeros."""
+class EpilogueOnly:
+    """A problem without products: its result is the epilogue applied to zeros."""
 
     predicted_cycles, workspace_bytes, resident_bytes, order = 0.0, 0, 0, None
     description = "nothing to multiply"
@@ -150,7 +150,7 @@ class EndAlone:
 
 
 class CudnnPrimitive:
-    """A problem computed by a plan of cuDNN for one of its forms."""
+    """A problem computed by a cuDNN plan for one of its forms."""
 
     predicted_cycles, order = 0.0, None
     resident_bytes = 1 << 16  # an estimate: the library does not report it
@@ -186,7 +186,7 @@ class CudnnPrimitive:
             yield "on a larger image"
 
     def pack(self, weight: DeviceArray) -> DeviceArray:
-        """Return the taps of the interior, contiguous in the order of the data's layout."""
+        """Return the interior's taps, contiguous in the order of the data's layout."""
         taps = weight if self._whole else weight[self._interior.w]
         return _ready(taps if self._in_order else taps.transpose(self._axes))
 
@@ -221,7 +221,7 @@ class CudnnPrimitive:
         self._plan = None
 
     def _run(self, plan: Plan, out: DeviceArray, a: DeviceArray, b: Any, ends: Ends) -> None:
-        """Run the general case: copy strided operands, and apply the epilogue by the kernel."""
+        """Run the general case: copy strided operands, and apply the epilogue in the kernel."""
         target, index = out, self._interior.result(self._problem.direction)
         if self._of_weight:
             target, index = out.transpose(self._axes), tuple(index[axis] for axis in self._axes)
@@ -241,7 +241,7 @@ class CudnnPrimitive:
         self._moves.run(target, source, begins, ends, self._epilogue, accumulate=self._accumulates)
 
     def _operands(self, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """Return the operands of the interior in the form that cuDNN reads."""
+        """Return the interior's operands in the form that cuDNN reads."""
         interior = self._interior
         if not self._whole:
             a = a[interior.x if self._forward else interior.y]
@@ -268,7 +268,7 @@ class CudnnPrimitive:
         return tuple(index)
 
     def _result_shape(self) -> tuple[int, ...]:
-        """Return the shape of the plan's result, in the order of the target's axes."""
+        """Return the shape of the plan's result, with its axes in the target's order."""
         problem = self._form.problem
         if not self._of_weight:
             return problem.result_shape
@@ -278,7 +278,7 @@ class CudnnPrimitive:
 
 
 def _filter_axes(problem: Problem) -> tuple[int, ...]:
-    """Return the permutation from a problem's order of weight axes to cuDNN's."""
+    """Return the permutation of weight axes from the problem's order to cuDNN's."""
     order = problem.weight_layout.to_iox(problem.rank)
     wanted = filter_layout(problem.layout).to_iox(problem.rank)
     return tuple(order[wanted.index(axis)] for axis in range(problem.rank + 2))

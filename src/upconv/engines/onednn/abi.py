@@ -1,11 +1,10 @@
 """The C interface of libdnnl version 3: prototypes, codes and owned handles.
 
-`Library` declares every function used and turns a bad status into a `LibraryError`. An object of
-the library is returned as a `Handle`, which destroys it when closed or garbage-collected; a closed
-handle raises. Codes are the numbers of dnnl_types.h, which versions 3.2 to 3.13 share.
+`Library` declares every function used and raises `LibraryError` for a bad status. It returns each
+object as a `Handle`, which destroys the object when closed or garbage-collected; a closed handle
+raises. Codes are the numbers in dnnl_types.h, which are the same in versions 3.2 to 3.13.
 
-No other folder touches a pointer. Arguments that would crash the library are not checked here but
-in descriptors.py.
+Arguments that would crash the library are checked in descriptors.py, not here.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Arg(IntEnum):
 
 
 class Query(IntEnum):
-    """dnnl_query_t: queries of a primitive descriptor."""
+    """dnnl_query_t: queries about a primitive descriptor."""
 
     IMPLEMENTATION = 8
     SRC = 129
@@ -88,15 +87,15 @@ ANY = 1
 
 
 class LibraryError(EngineError):
-    """The library refused or failed; `status` is its number."""
+    """The library refused or failed; `status` is the number that it returned."""
 
     def __init__(self, function: str, status: int) -> None:
         super().__init__(function, status)
         self.function, self.status = function, status
 
     def __str__(self) -> str:
-        text = _STATUS.get(self.status, f"status {self.status}")
-        return f"oneDNN's {self.function} failed: {text}"
+        reason = _STATUS.get(self.status, f"status {self.status}")
+        return f"oneDNN's {self.function} failed: {reason}"
 
 
 class Argument(ctypes.Structure):
@@ -141,7 +140,7 @@ _CHECKED: dict[str, list[Any]] = {
     "dnnl_primitive_create": [_new, pointer],
     "dnnl_set_primitive_cache_capacity": [_int],
 }  # fmt: skip
-"""Functions whose status is turned into an error, with their arguments."""
+"""Functions that return a status, which becomes an error, with their arguments."""
 
 _DESTROYERS = (
     "engine", "stream", "memory_desc", "memory", "primitive_attr", "post_ops", "primitive_desc",
@@ -160,14 +159,14 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
 
 
 class Handle:
-    """An object of the library, destroyed once: by `close`, or when garbage-collected.
+    """A library object, destroyed once: by `close`, or when garbage-collected.
 
     >>> handle = Handle(4096, lambda address: None)
     >>> handle.close()
     >>> handle.address
     Traceback (most recent call last):
         ...
-    upconv.errors.EngineError: This handle of oneDNN is closed.
+    upconv.errors.EngineError: This oneDNN handle is closed.
     """
 
     __slots__ = ("__weakref__", "_address", "_destroy")
@@ -177,18 +176,18 @@ class Handle:
 
     @property
     def address(self) -> int:
-        """The handle to pass to the library; `EngineError` once closed."""
+        """The address to pass to the library; raises `EngineError` once closed."""
         if not self._address:
-            raise EngineError("This handle of oneDNN is closed.")
+            raise EngineError("This oneDNN handle is closed.")
         return self._address
 
     @property
     def _as_parameter_(self) -> int:
-        """The address, so that a handle can be an argument; this keeps it alive during the call."""
+        """The address; ctypes reads it, and keeps the handle alive during the call."""
         return self.address
 
     def close(self) -> None:
-        """Destroy the object; a second time does nothing."""
+        """Destroy the object; do nothing if it has been destroyed."""
         address, self._address = self._address, 0
         if address:
             self._destroy(address)
@@ -199,7 +198,7 @@ class Handle:
 
 
 class Library:
-    """The functions of one libdnnl.so.3, loaded privately so that it disturbs no other copy.
+    """The functions of a libdnnl.so.3, loaded privately so that it disturbs no other copy.
 
     Raises `OSError` if it cannot be loaded and `AttributeError` if a function is missing.
     """
@@ -211,7 +210,7 @@ class Library:
         self.version = (version.major, version.minor, version.patch)
         self.threading = _threading(version.cpu_runtime)
         if version.major != 3:
-            return  # its functions have other arguments; the caller checks the version
+            return  # its functions take other arguments; the caller checks the version
         for name, arguments in _CHECKED.items():
             function = getattr(self._slow, name)
             function.restype, function.argtypes = c_int, arguments
@@ -222,7 +221,7 @@ class Library:
             kind: self.declared(f"dnnl_{kind}_destroy", c_int, [pointer]) for kind in _DESTROYERS
         }
         self.execute = self._slow.dnnl_primitive_execute
-        """execute(primitive, stream, count, arguments) -> status, with other threads running."""
+        """execute(primitive, stream, count, arguments) -> status; other threads run meanwhile."""
         self.execute.restype, self.execute.argtypes = c_int, [pointer, pointer, c_int, pointer]
         self.wait = self._slow.dnnl_stream_wait
         """wait(stream) -> status."""
@@ -248,8 +247,8 @@ class Library:
         return self._made(f"dnnl_{name}_primitive_desc_create", "primitive_desc", arguments)
 
     def attributes(self, *following: tuple[Any, ...]) -> Handle:
-        """Return attributes with a user's scratchpad, and post-operations in order. Each is given
-        by the suffix of its function dnnl_post_ops_append_*, and its arguments."""
+        """Return attributes with a user-managed scratchpad and post-operations, in order. Each one
+        is the suffix of a function dnnl_post_ops_append_*, and the function's arguments."""
         attributes, post = self.create("primitive_attr"), self.create("post_ops")
         self.call("primitive_attr_set_scratchpad_mode", attributes, 1)
         for kind, *arguments in following:
@@ -258,7 +257,7 @@ class Library:
         return attributes
 
     def strided(self, dims: Sequence[int], dtype: int, strides: Sequence[int]) -> Handle:
-        """Return a memory descriptor; strides are in elements."""
+        """Return the memory descriptor of a strided array; strides are in elements."""
         arguments = (len(dims), vector(dims), dtype, vector(strides))
         return self._made("dnnl_memory_desc_create_with_strides", "memory_desc", arguments)
 
@@ -268,7 +267,7 @@ class Library:
         return self._made("dnnl_memory_desc_create_with_tag", "memory_desc", arguments)
 
     def queried_md(self, descriptor: Handle, what: int, index: int = 0) -> Handle:
-        """Return an owned copy of a memory descriptor from a query of a primitive descriptor."""
+        """Query a primitive descriptor, and return an owned copy of the memory descriptor."""
         borrowed = self.primitive_desc_query_md(descriptor, what, index)
         return self._made("dnnl_memory_desc_clone", "memory_desc", (borrowed,))
 
@@ -284,7 +283,7 @@ class Library:
         return Handle(pointer_out.value or 0, self._destroyers[kind])
 
     def declared(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
-        """Return a function of this library or of one that it depends on, such as its OpenMP.
+        """Return a function of this library or of one it depends on, such as its OpenMP.
 
         It is called with the interpreter's lock held. Raises `AttributeError` for an unknown name.
         """
@@ -298,7 +297,7 @@ def _threading(runtime: int) -> Threading:
 
 
 def vector(values: Sequence[int]) -> Any:
-    """dnnl_dims_t."""
+    """Return a dnnl_dims_t."""
     return (c_int64 * MAX_DIMS)(*values)
 
 

@@ -1,11 +1,11 @@
-"""The library's offer for a problem by a layout strategy, and the layouts that it requires.
+"""The implementations that the library offers for a problem, and the layouts that they require.
 
-The library always chooses the layout of weights. For weights in the caller's layout with
+The library always chooses the weight's layout. For weights in the caller's layout with
 channels-last data, it would use its reference loops, which are a thousand times slower. upconv
 never uses these.
 
-A bias is part of almost every descriptor (see `REPEATING`). Residual, activation and accumulation
-are part of it if the library computes them exactly: its relu, sigmoid, silu and gelu turn NaN into
+Almost every descriptor includes the bias (see `REPEATING`). It includes residual, activation and
+accumulation if the library computes them exactly: its relu, sigmoid, silu and gelu turn NaN into
 numbers. NumPy computes the rest on a float32 result.
 """
 
@@ -33,7 +33,7 @@ class LayoutStrategy(Enum):
 
 
 def layout_strategies(problem: Problem) -> tuple[LayoutStrategy, ...]:
-    """Return the strategies in the expected order of speed."""
+    """Return the strategies, those expected to be fastest first."""
     order = LayoutStrategy.AS_GIVEN, LayoutStrategy.ANY
     return order if problem.layout is DataLayout.NXC else order[::-1]
 
@@ -43,20 +43,20 @@ _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TAN
 
 
 def _begin_beyond_stride(_: Problem, operation: Operation) -> bool:
-    """Whether the padding at the beginning of the outermost axis is at least a stride."""
+    """Whether the padding at the start of the outermost axis is at least one stride."""
     begin, stride = operation.window.begin[0], operation.window.strides[0]
     return stride > 1 and begin >= stride
 
 
 def _odd_channels(problem: Problem, operation: Operation) -> bool:
-    """Whether the last bfloat16 channel of a group is read together with the next element."""
+    """Whether a group's last bfloat16 channel is read together with the next element."""
     channels = operation.src.dims[1] // problem.groups
     return channels % 2 == 1 and problem.dtype is DType.BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Implementations that err: a primitive, a part of their name, the lowest rank, and when."""
+    """Faulty implementations: their primitive, part of their name, lowest rank, and a condition."""
 
     kind: Kind
     name: str
@@ -78,17 +78,17 @@ FAULTS = (
     Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads uninitialised memory
     Fault(Kind.WEIGHTS, "jit:avx512_core", 3, _begin_beyond_stride),  # writes out of bounds
 )
-"""Faults of version 3.2, found by comparing random problems with their definition in poisoned
-memory. The library's next choice is used instead."""
+"""Faults of version 3.2, found by comparing results for random problems with their definition, in
+poisoned memory. The library's next choice is used instead."""
 
 REPEATING = Fault(Kind.DECONVOLUTION, "brgconv_strided", 2)
-"""The implementation that repeats the bias and the epilogue for every part into which it cuts a
-kernel. Their number depends on the caches: 28 for k16 s8. It computes only the sum here."""
+"""An implementation that cuts a kernel into parts, and repeats bias and epilogue for each of them.
+The number of parts depends on the caches: 28 for k16 s8. Here it computes only the sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A descriptor with the layouts it requires; `residual` is None unless it is fused."""
+    """A descriptor and the layouts that it requires; `residual` is None unless fused."""
 
     offer: Offer
     descriptor: Handle
@@ -100,7 +100,7 @@ class Candidate:
 
 
 def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
-    """Return the offer of the first strategy with more than reference loops, or None."""
+    """Return the candidate of the first strategy that has one, or None."""
     strategies = layout_strategies(problem)
     offers = (candidate(runtime, problem, threads, strategy) for strategy in strategies)
     return next(filter(None, offers), None)
@@ -109,7 +109,7 @@ def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
 def candidate(
     runtime: Runtime, problem: Problem, threads: int, strategy: LayoutStrategy
 ) -> Candidate | None:
-    """Return a strategy's offer, with as much of the epilogue as an implementation supports."""
+    """Return a strategy's candidate, with as much of the epilogue as possible, or None."""
     with runtime.making(threads) as library:
         options = (True,) if problem.epilogue.empty else (True, False)
         offers = (_candidate(runtime, library, problem, strategy, fused=fused) for fused in options)
@@ -140,7 +140,7 @@ def _candidate(
 
 
 def _takes(runtime: Runtime, offer: Offer, strategy: LayoutStrategy, name: str) -> bool:
-    """Whether an implementation is neither slow nor known to err."""
+    """Whether upconv uses an implementation: it is neither slow nor known to err."""
     problem, operation = offer.problem, offer.operation
     if "ref:any" in name or (operation.kind.value, name) in runtime.distrusted:
         return False
@@ -162,9 +162,9 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """The arguments of a request for a descriptor.
+    """What upconv asks the library for: the arguments of a request for a descriptor.
 
-    `complete`: nothing is left to NumPy. `adds`: the result is added to the old values.
+    `complete`: NumPy has nothing left to do. `adds`: the library adds to the result's old values.
     """
 
     problem: Problem
@@ -189,10 +189,10 @@ class Offer:
         fused: bool,
         alone: bool,
     ) -> Offer:
-        """Return the offer of one strategy: memory descriptors and attributes."""
+        """Return a strategy's offer: memory descriptors and attributes."""
         operation, any_layout = Operation.of(problem), strategy is LayoutStrategy.ANY
         weights = operation.kind is Kind.WEIGHTS
-        # In strided deconvolutions, version 3.2 adds the old values once per tap of depth.
+        # In strided deconvolutions, version 3.2 adds the old values once per depth tap.
         complete = problem.epilogue.empty or (fused and problem.epilogue.activation in _EXACT)
         complete = complete and not (alone and problem.bias)
         adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
@@ -225,7 +225,7 @@ class Offer:
         )  # fmt: skip
 
     def descriptor(self, library: Library, engine: Handle) -> Handle:
-        """Return the library's first implementation; raise `LibraryError` if it has none."""
+        """Return the descriptor of the library's first choice; raise `LibraryError` if none."""
         window = self.operation.window
         spatial = tuple(map(vector, (window.strides, window.dilates, window.begin, window.end)))
         tensors = (self.src, self.weights, self.bias, self.dst)
@@ -239,7 +239,7 @@ class Offer:
         return library.primitive_desc(name, engine, *first, *tensors, *spatial, *last)
 
     def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:
-        """Return the candidate of a descriptor, with the layouts that this requires."""
+        """Return the candidate for a descriptor, with the layouts that it requires."""
         backward = self.operation.kind is Kind.WEIGHTS
         queries = Query.SRC, Query.WEIGHTS, Query.DST
         if backward:
@@ -254,7 +254,7 @@ class Offer:
 def _attributes(
     library: Library, problem: Problem, residual: Handle | None, *, activation: bool, adds: bool
 ) -> Handle:
-    """Return attributes with the operations after the sum, in order of execution."""
+    """Return attributes with the operations that follow the sum, in order of execution."""
     epilogue, following = problem.epilogue, list[tuple[Any, ...]]()
     algorithm = _EXACT.get(epilogue.activation) if activation else None
     if residual is not None:

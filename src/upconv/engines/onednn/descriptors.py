@@ -1,13 +1,13 @@
-"""A problem as the library describes it: logical dimensions, strides, paddings; and its limits.
+"""A problem in the library's terms (logical dimensions, strides, paddings), and its limits.
 
-Every direction becomes the primitive for which the library has most implementations:
+Every direction becomes the primitive that has the most implementations:
 
     FORWARD       deconvolution, forward          src x,  weights w,  dst y
     INPUT_GRAD    convolution, forward            src g,  weights w,  dst dx
     WEIGHT_GRAD   convolution, backward weights   src g,  diff_dst x, diff_weights dw
 
-Logical dimensions are N, C, *X for data and [G,] O, I, *X for weights, with the primitive's own O
-and I. Layouts differ only in strides: no weight is copied to exchange I and O.
+Logical dimensions are N, C, *X for data and [G,] O, I, *X for weights, where O and I are the
+primitive's. Layouts differ only in strides: no weight is copied to exchange I and O.
 
 The library's checks are incomplete: some problems that it accepts crash the process. `cannot`
 refuses these before they reach it.
@@ -24,13 +24,13 @@ from ..base import tf32_refusal
 from ..copies import Tensor, contiguous_strides
 
 MOST = 1 << 30
-"""Bound on every number in a description: implementations count in 32 bits."""
+"""Bound on every size and stride: implementations count in 32 bits."""
 MOST_TAPS = 1 << 12
 """Bound on taps along one axis: implementations generate code for every tap."""
 
 
 class Kind(Enum):
-    """A primitive of the library; the value is its name's part before _primitive_desc."""
+    """A library primitive; the value is the part of its name before _primitive_desc."""
 
     DECONVOLUTION = "deconvolution_forward"
     CONVOLUTION = "convolution_forward"
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Strides, dilations and padding of a kernel; the library counts dilation from 0."""
+    """A kernel's strides, dilations and padding; the library counts dilation from 0."""
 
     strides: tuple[int, ...]
     dilates: tuple[int, ...]
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A problem in the form of one primitive's arguments."""
+    """A problem as a primitive's arguments."""
 
     kind: Kind
     src: Tensor
@@ -59,7 +59,7 @@ class Operation:
 
     @classmethod
     def of(cls, problem: Problem) -> Operation:
-        """Return a problem's operation, by the table in the module's docstring."""
+        """Return a problem's operation, from the table in the module's docstring."""
         forward = problem.direction is Direction.FORWARD
         kind = {
             Direction.FORWARD: Kind.DECONVOLUTION,
@@ -75,9 +75,9 @@ class Operation:
 
 
 def cannot(problem: Problem) -> str | None:
-    """Return why the library cannot compute a problem, in one sentence; None if it can."""
+    """Return why the library cannot compute a problem, in one sentence, or None if it can."""
     if problem.rank > 3:
-        return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
+        return f"libdnnl supports one to three spatial axes, and there are {problem.rank}"
     if problem.rounded:
         return "libdnnl does not round operands to bfloat16: pass bfloat16 arrays"
     if problem.tf32:
@@ -96,19 +96,19 @@ def cannot(problem: Problem) -> str | None:
     if max(problem.kernel) > MOST_TAPS:
         return f"libdnnl unrolls kernels, and this one has {max(problem.kernel)} taps along an axis"
     if problem.direction is Direction.WEIGHT_GRAD and _has_idle_taps(problem):
-        return "libdnnl leaves the gradient of taps unset if they reach no output"
+        return "libdnnl does not set the gradient of taps that reach no output"
     return None
 
 
 def _has_idle_taps(problem: Problem) -> bool:
-    """Whether a tap of the interior reaches no output: its positions jump over all outputs."""
+    """Whether an interior tap reaches no output: its positions skip all outputs."""
     trimmed = (axis.trimmed().axis for axis in problem.axes)
     return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in trimmed)
 
 
 def _weights(problem: Problem, *, into_out: bool) -> Tensor:
-    """Describe the weight as [G,] O, I, *X. With `into_out`, O is the transposed convolution's
-    output."""
+    """Describe the weight as [G,] O, I, *X. If `into_out`, O is the transposed convolution's
+    output, else its input."""
     strides = contiguous_strides(problem.weight_shape)
     by_in, by_out, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))
     groups = problem.groups

@@ -1,7 +1,7 @@
-"""The engine: its refusals, its variants, and building a primitive.
+"""The engine: its refusals, its variants, and the building of primitives.
 
-The library is loaded at the engine's first use. It is queried for an implementation at the first
-use of a problem.
+The library is loaded when the engine is first used. It is queried for an implementation when a
+problem is first used.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .library import Runtime, runtime
 from .primitive import OnednnPrimitive
 
 _WORTH = 1 << 20
-"""Multiply-adds, or bytes moved, for each thread: about 20 microseconds of work, a few times the
+"""Multiply-adds, or bytes moved, per thread: about 20 microseconds of work, a few times the
 overhead of starting threads and waiting for them."""
 
 
 class OnednnEngine:
-    """libdnnl; raises `EngineMissing` where there is none."""
+    """libdnnl as an engine; raises `EngineMissing` if it is not installed."""
 
     name = "onednn"
     finite_weights_only = True  # other weights go to the reference engine
@@ -34,11 +34,11 @@ class OnednnEngine:
         self._fingerprint = f"libdnnl {self._runtime.version} isa {isa:#x}"
 
     def fingerprint(self) -> str:
-        """The version of the library, and the instruction set that it uses."""
+        """Return the library's version and the instruction set that it uses."""
         return self._fingerprint
 
     def refuses(self, problem: Problem) -> str | None:
-        """Return None if the library has more than reference loops for `problem`, else why not."""
+        """Return None if the library has a fast implementation for `problem`, else why not."""
         try:
             _ = problem.dtype.numpy
         except EngineMissing as missing:
@@ -52,7 +52,7 @@ class OnednnEngine:
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Return the layout strategies that lead to more than reference loops; "" is the first."""
+        """Return the layout strategies that have a fast implementation; the first is ""."""
         inner = _interior(problem).problem
         if inner is None:
             return ("",)
@@ -64,7 +64,7 @@ class OnednnEngine:
         return ("", *(strategy.value for strategy in offers[1:]))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Create the primitives of a problem; this takes a few milliseconds."""
+        """Create a problem's library primitives; this takes a few milliseconds."""
         interior = _interior(problem)
         inner = interior.problem
         if inner is None:
@@ -84,15 +84,15 @@ class OnednnEngine:
         return NonFiniteFallback(primitive, problem, threads)
 
     def _tested(self, problem: Problem) -> Runtime:
-        """Return the library, after testing which of its implementations err in a direction."""
+        """Return the library, after the self-test for the problem's direction."""
         selftest.ensure(self._runtime, problem.direction)
         return self._runtime
 
 
 def _interior(problem: Problem) -> Interior:
-    """Return the interior of a problem, which is all that the library computes.
+    """Return a problem's interior; the library computes nothing else.
 
-    It cannot add positions that no input reaches. Where a part of the input or the kernel meets
-    nothing, it errs or writes out of bounds.
+    It cannot add positions that no input reaches. If part of the input or the kernel takes part in
+    no product, it errs or writes out of bounds.
     """
     return Interior.of(problem, margins=False, points=True)

@@ -1,14 +1,14 @@
-"""The search for libdnnl, and its one loaded copy with the state for this process.
+"""The search for libdnnl, and its single loaded copy with the state for this process.
 
 The first match in this order is loaded:
 
-1.  the file named by `UPCONV_ONEDNN_PATH`, and then nothing else;
+1.  the file named by `UPCONV_ONEDNN_PATH`; if that is set, nothing else is tried;
 2.  the wheel of the extra `onednn`, or another wheel that contains the library;
-3.  `lib/libdnnl.so.3` of this Python's environment, where conda puts it;
+3.  `lib/libdnnl.so.3` in this Python environment, where conda installs it;
 4.  `libdnnl.so.3` as the system's loader finds it.
 
-It must be version 3, and use OpenMP or a single thread: other threading runtimes cannot set the
-number of threads per call.
+It must be version 3, and use OpenMP or a single thread: with other threading runtimes, the number
+of threads cannot be set per call.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CPU = 1
 class Runtime:
     """The loaded library, its engine for this processor, and its number of threads.
 
-    `building` is held while an object is created, so that no lock of the library is taken during a
-    fork. `distrusted` holds the (kind, name) of each implementation that erred in the self-test of
-    the directions `tested`.
+    `building` is held while an object is created, so that none of the library's locks is held
+    during a fork. `distrusted` contains the (kind, name) of each implementation that erred in the
+    self-test of the directions `tested`.
     """
 
     def __init__(self, library: Library, source: str) -> None:
@@ -52,11 +52,11 @@ class Runtime:
         self.get_threads: Callable[[], int] = lambda: 1
         self.set_threads: Callable[[int], None] = lambda _: None
         if library.threading is Threading.OPENMP:
-            # A process may hold several OpenMP runtimes; these functions belong to the library's.
+            # A process may have several OpenMP runtimes; these functions belong to the library's.
             # The number that they set applies only to the calling thread.
             self.get_threads = library.declared("omp_get_max_threads", c_int, [])
             self.set_threads = library.declared("omp_set_num_threads", None, [c_int])
-        # upconv has its own cache, and a descriptor from the library's has no next implementation.
+        # upconv has a cache; a descriptor from the library's cache has no next implementation.
         library.call("set_primitive_cache_capacity", 0)
         forks.hold(self.building)
 
@@ -73,7 +73,7 @@ class Runtime:
 
     @property
     def version(self) -> str:
-        """The version of the library, such as "3.2.0"."""
+        """The library's version, such as "3.2.0"."""
         return ".".join(map(str, self.library.version))
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Runtime:
 
 
 def runtime() -> Runtime:
-    """Return the library, loaded once; `EngineMissing` lists the searched places and a remedy."""
+    """Return the library, loaded once; raise `EngineMissing` with all places searched."""
     path = _found(os.environ.get(VARIABLE, "").strip())
     if isinstance(path, str):
         raise EngineMissing(path)
@@ -92,7 +92,7 @@ def runtime() -> Runtime:
 
 @lru_cache(maxsize=4)
 def _found(asked: str) -> Runtime | str:
-    """Return the library, or a sentence that says why there is none."""
+    """Return the library, or say in a sentence why there is none."""
     complaints = []
     for source, path in [(VARIABLE, asked)] if asked else _places():
         try:
@@ -105,7 +105,7 @@ def _found(asked: str) -> Runtime | str:
             f"{VARIABLE} names no libdnnl that upconv can use. {complaints[0]}. Correct or unset"
             f" it, or install one: {command}"
         )
-    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get it by: {command}"
+    return f"upconv finds no usable {FILE}. {'; '.join(complaints)}. Install it: {command}"
 
 
 def _loaded(path: str, source: str) -> Runtime:
@@ -119,7 +119,7 @@ def _loaded(path: str, source: str) -> Runtime:
 
 
 def _places() -> Iterator[tuple[str, str]]:
-    """Yield the (description, path) of every candidate file."""
+    """Yield a description and the path of every file to try."""
     for wheel in WHEELS:
         try:
             files = metadata.distribution(wheel).files or []

@@ -1,11 +1,11 @@
-"""Running the library's work on a given number of threads, from any thread, even after a fork.
+"""Running the library's work on a chosen number of threads, from any thread, even after a fork.
 
-1.  The library divides its work by OpenMP. The calling thread sets the size of OpenMP's team before
+1.  The library divides its work with OpenMP. The calling thread sets the size of its team before
     each run and restores it afterwards, since other libraries share OpenMP.
-2.  Every calling Python thread has its own team. A run waits until enough teams are done, so that
-    no more threads run than there are processors. A run on one thread never waits.
-3.  In the child of a fork, the forking thread's team has no threads left, and OpenMP would wait for
-    them forever. So another thread, which has a new team, does the runs.
+2.  Every calling Python thread has a separate team. A run waits until enough teams have finished,
+    so that no more threads run than there are processors. A run on one thread never waits.
+3.  In a forked child process, the forking thread's team has no threads left, and OpenMP would wait
+    for them forever. So another thread, which has a new team, does the runs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _run_here(runtime: Runtime, threads: int, work: Callable[[], None]) -> None:
 
 
 def _gate(threads: int) -> threading.Lock:
-    """Return a lock for a team of `threads` threads, a free one if possible; each team that fits on
-    the processors has one. Ctrl-C could leave the inner lock of a semaphore taken."""
+    """Return a lock for a team of `threads` threads, a free one if possible. There are as many as
+    teams that fit on the processors. Ctrl-C could leave a semaphore's inner lock held."""
     gates = _gates.get(threads)
     if gates is None:
         locks = [threading.Lock() for _ in range(max(1, processors() // threads))]
@@ -57,7 +57,7 @@ def _gate(threads: int) -> threading.Lock:
 
 
 def _after_fork() -> None:
-    """Discard the gates, which threads of the parent may hold."""
+    """Discard the gates, which the parent process's threads may hold."""
     global _forked
     _gates.clear()
     _forked = threading.get_ident()

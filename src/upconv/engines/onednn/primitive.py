@@ -1,12 +1,12 @@
-"""A problem on the library: its packed weight, and its arrays in the layouts of the library.
+"""A problem on the library: its packed weight, and its arrays in the library's layouts.
 
 Data is reordered on input and output if its layout differs from the library's. Arrays that are not
-contiguous are copied. This scratch memory depends on the arrays of a call, not on its problem, so
-it is reserved here and not counted in `workspace_bytes`.
+contiguous are copied. This scratch memory depends on the call's arrays, not on its problem, so it
+is allocated here and not counted in `workspace_bytes`.
 
 Implementations may multiply the zeros around data by the other operand, which is exact unless that
-is infinite or NaN. Such weights never get here (`nonfinite`). If a weight gradient is not finite,
-the reference engine, which multiplies no padding, computes it again.
+is infinite or NaN. Such weights never reach this code (`nonfinite`). If a weight gradient is not
+finite, the reference engine, which multiplies no padding, computes it again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .library import Runtime
 from .sequence import PrimitiveSequence
 
 _RESIDENT = 1 << 18
-"""Approximate bytes that a primitive keeps: code and descriptors, of its reorders too."""
+"""Approximate bytes that a primitive keeps: code and descriptors, including its reorders'."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class OnednnPrimitive:
     """One problem, ready to run; see the module's docstring."""
 
     resident_bytes = _RESIDENT
-    predicted_cycles = 0.0  # there is no model: the library does not predict its run time
+    predicted_cycles = 0.0  # there is no cost model: the library does not predict its run time
 
     def __init__(
         self, runtime: Runtime, problem: Problem, threads: int, candidate: Candidate
@@ -66,7 +66,7 @@ class OnednnPrimitive:
     # Preparing ------------------------------------------------------------------------------------
 
     def _run_sequence(self) -> PrimitiveSequence:
-        """Build the sequence of a run; its arguments are a, b, out, bias, residual."""
+        """Build the sequence for a run; its arguments are a, b, out, bias, residual."""
         candidate, problem, operation = self._candidate, self._problem, self._offer.operation
         sequence = PrimitiveSequence(self._runtime, self._threads)
         operands = [
@@ -98,7 +98,7 @@ class OnednnPrimitive:
         return sequence
 
     def _reordered(self, sequence: PrimitiveSequence, slot: int, wanted: Handle) -> int:
-        """Return a slot with the same data in another layout."""
+        """Return a slot with the same data in the layout `wanted`."""
         if self._same(sequence.layout(slot), wanted):
             return slot
         inside = sequence.temporary(wanted)
@@ -106,7 +106,7 @@ class OnednnPrimitive:
         return inside
 
     def _packing_sequence(self) -> PrimitiveSequence | None:
-        """Build the sequence that packs a weight; None if the library reads it as given."""
+        """Build the sequence that packs a weight, or return None if packing is not needed."""
         source, wanted = self._given(self._offer.operation.weights), self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
         if self._backward or self._same(source, wanted):
@@ -123,14 +123,14 @@ class OnednnPrimitive:
         return bool(self._runtime.library.memory_desc_equal(first, second))
 
     def _workspace_bytes(self) -> int:
-        """Bytes of one run's workspace, and of what NumPy allocates after it."""
+        """Return the bytes of one run's workspace and of NumPy's arrays after it."""
         result = prod(self._problem.result_shape)
         finishing = result * self._result.itemsize + SCRATCH_BYTES if self._finishes else 0
         before = result * self._problem.dtype.itemsize if self._backward else 0
         return self._sequence.nbytes + finishing + 2 * before
 
     def _description(self) -> str:
-        """The library's name of the implementation, and the steps around it."""
+        """Return the implementation's name in the library, and the steps around it."""
         candidate = self._candidate
         around = self._sequence.reorders
         words = [
@@ -183,14 +183,14 @@ class OnednnPrimitive:
         self._candidate.descriptor.close()
 
     def _whole(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
-        """Compute everything by the library."""
+        """Compute everything with the library."""
         target = laid_out("the result", out, filled=self._problem.accumulate)
         self._linear(target, a, b, bias, residual)
         if target is not out:
             out[...] = target
 
     def _in_two_parts(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
-        """Compute what is exact by the library, into float32, and the rest by NumPy."""
+        """Compute the exact part with the library, in float32, and the rest with NumPy."""
         problem = self._problem
         alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
         result = out if alone else np.empty(problem.result_shape, self._result)

@@ -1,12 +1,12 @@
 """A self-test of the library on this processor, which excludes implementations that err.
 
 The library chooses implementations and block sizes by the processor's instructions and caches. A
-layer that is correct on one machine may therefore be wrong on another. The first use of a direction
-in a process computes a few layers, with bias and epilogue, and compares them with the reference
-engine. An implementation that errs is added to `runtime.distrusted`, and the library's next choice
-is tested in the same way.
+layer that is correct on one machine may therefore be wrong on another. When a process first uses a
+direction, the self-test computes a few layers, with bias and epilogue, and compares them with the
+reference engine. An implementation that errs is added to `runtime.distrusted`, and the library's
+next choice is tested in the same way.
 
-The test takes about 25 milliseconds. Its result is kept for the process, and not written to disk.
+The test takes about 25 milliseconds. Its result is kept for the process, and not saved to disk.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _AXES = {
 }
 _LAYERS = (("k16 s8", 128, 16, 1), ("k4 s2", 64, 33, 1), ("k4 s2", 32, 32, 32), ("k3", 24, 40, 1),
            ("line", 48, 24, 1), ("volume", 16, 24, 1))  # fmt: skip
-"""Axes, channels in and out, groups. The library cuts the first layer's kernel into parts on every
-processor seen so far."""
+"""Axes, input and output channels, groups. The library cuts the first layer's kernel into parts on
+every processor seen so far."""
 
 
 def problems() -> Iterator[Problem]:
-    """The problems that the test computes, in both layouts."""
+    """Yield the problems that the test computes, in both layouts."""
     after = Epilogue(Activation.LEAKY_RELU, 0.2, residual=True)
     for layout, (axes, i, o, groups) in product(DataLayout, _LAYERS):
         bare = Problem(Direction.FORWARD, _AXES[axes], 1, i, o, groups, layout=layout)
@@ -61,7 +61,7 @@ forks.hold(_lock)
 
 
 def ensure(runtime: Runtime, direction: Direction) -> None:
-    """Test a direction, unless it has been tested."""
+    """Test a direction, unless it has been tested already."""
     with _lock:
         if direction not in runtime.tested:
             run(runtime, direction)

@@ -1,9 +1,9 @@
-"""Sequences of primitives, and the memory of their arguments.
+"""Sequences of primitives, and the memory for their arguments.
 
 A sequence is built once. Its *slots* are memory: the caller's arrays (arguments) or parts of a
 workspace (temporaries). Its *steps* are primitives with a slot for each argument. Many threads may
-run it at once: each takes an execution context, which has a stream and one memory object per slot,
-and returns it afterwards.
+run it at once: each borrows an execution context, which has a stream and one memory object per
+slot, and returns it afterwards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .abi import Arg, Argument, Handle, LibraryError, Query
 from .library import Runtime
 
 _KEPT = 4
-"""Contexts kept for the next calls; further simultaneous threads create their own."""
+"""Contexts kept for later calls; when more threads run at once, the others create new ones."""
 
 _ARGUMENT, _SCRATCHPAD = -1, -2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """Memory of one layout at an offset in the workspace, or `_ARGUMENT` or `_SCRATCHPAD`."""
+    """Memory with a layout; `offset` is in the workspace, or `_ARGUMENT`, or `_SCRATCHPAD`."""
 
     layout: Handle
     offset: int
@@ -39,7 +39,7 @@ class _Step:
 
 
 class PrimitiveSequence:
-    """A sequence; see the module's docstring. Arguments are numbered in order of creation."""
+    """A sequence; see the module's docstring. Arguments are numbered in the order of creation."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
         self._runtime, self._threads = runtime, threads
@@ -52,7 +52,7 @@ class PrimitiveSequence:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of workspace that one run takes."""
+        """Bytes of workspace that one run needs."""
         return self.temporary_bytes + self._scratchpad
 
     def argument(self, layout: Handle) -> int:
@@ -67,11 +67,11 @@ class PrimitiveSequence:
         return self._slot(layout, offset)
 
     def layout(self, slot: int) -> Handle:
-        """Return the memory layout of a slot."""
+        """Return a slot's memory layout."""
         return self.slots[slot].layout
 
     def step(self, descriptor: Handle, arguments: dict[int, int]) -> None:
-        """Add a step: the primitive of a descriptor, with a slot for each argument."""
+        """Add a step: the descriptor's primitive, with a slot for each argument."""
         with self._runtime.making(self._threads) as library:
             layout = library.queried_md(descriptor, Query.SCRATCHPAD)
             needed = library.memory_desc_get_size(layout)
@@ -82,7 +82,7 @@ class PrimitiveSequence:
         self.steps.append(_Step(primitive, tuple(arguments.items())))
 
     def reorder(self, source: int, target: int, *, add: bool = False) -> None:
-        """Add a step that copies a slot into another, or adds it to the target's values."""
+        """Add a step that copies one slot to another, or adds it to the target's values."""
         engine, layouts = self._runtime.engine, (self.layout(source), self.layout(target))
         with self._runtime.making(self._threads) as library:
             attributes = library.attributes(*[("sum", 1.0, 0, 0)] * add)
@@ -116,7 +116,7 @@ class PrimitiveSequence:
 
 
 class _Context:
-    """A stream and memory objects, for one thread at a time."""
+    """A stream and memory objects, used by one thread at a time."""
 
     def __init__(self, runtime: Runtime, sequence: PrimitiveSequence) -> None:
         library, engine, slots = runtime.library, runtime.engine, sequence.slots
@@ -141,7 +141,7 @@ class _Context:
         return step.primitive.address, self._stream.address, len(arguments), arguments
 
     def place(self, workspace: int) -> None:
-        """Put the temporaries into a workspace."""
+        """Place the temporaries in a workspace."""
         if workspace != self._workspace:
             for memory, offset in self._temporaries:
                 self._set_address(memory, workspace + offset)
