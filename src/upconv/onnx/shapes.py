@@ -41,7 +41,7 @@ def inferred(
 
 
 def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
-    """A copy for inference, with these input shapes; large weights lose their data."""
+    """Return a copy for inference, with these input shapes; large weights lose their data."""
     copy = model.clone()
     for graph in copy.graphs():
         for name, value in list(graph.initializers.items()):

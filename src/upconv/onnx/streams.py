@@ -195,7 +195,7 @@ def _fold_sizes(model: ir.Model) -> None:
 
 
 def _sizes(value: ir.Value | None) -> Sizes | None:
-    """The sizes of a value, if all of them and its type are known."""
+    """Return the sizes of a value, if all of them and its type are known."""
     sizes = None if value is None or value.dtype is None else known_sizes(value)
     return None if sizes is None or None in sizes else sizes
 

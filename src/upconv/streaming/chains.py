@@ -178,7 +178,7 @@ class Composed(Stateful):
         return self._networks[channels, dtype]
 
     def _graph(self, channels: int, dtype: np.dtype[Any]) -> Graph:
-        """The graph of the network for a long chunk."""
+        """Return the graph of the network for a long chunk."""
         network = Network({"chunk": (1, channels, FAR)})
         network.output(self.value(network.inputs["chunk"], dtype))
         return network.graph()
@@ -234,7 +234,7 @@ class Chain(Composed):
     """Stages one after another, made by `chain`; used like a `Stream`."""
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """The value of the last stage."""
+        """Return the value of the last stage."""
         for part in self._parts:
             if isinstance(part, Composed):
                 x = part.value(x, dtype)
@@ -253,7 +253,7 @@ class Add(Composed):
         super().__init__(parts)
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """The sum of the values of all branches, times the scale."""
+        """Return the sum of the values of all branches, times the scale."""
         values = [branch.value(x, dtype) for branch in self._branches]
         channels, sizes = ([v.shape[axis] or 0 for v in values] for axis in (1, 2))
         rates = [Fraction(n, x.shape[2] or 1).limit_denominator(1000) for n in sizes]

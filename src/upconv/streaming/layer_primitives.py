@@ -48,7 +48,7 @@ def layer_of(
     length: int,
     convolves: bool,
 ) -> Layer:
-    """The checked layer of a stream."""
+    """Return the checked layer of a stream."""
     weight = converted("weight", as_array("weight", weight), dtype)
     bias = None if bias is None else converted("bias", as_array("bias", bias), dtype)
     if weight.ndim != 3:
@@ -160,7 +160,7 @@ class Layer:
         return out
 
     def convolution(self) -> Convolution:
-        """The layer as an operation of a network with the same summation order."""
+        """Return the layer as an operation of a network with the same summation order."""
         problem, axis = self.problem, self.progress
         sizes = axis.stride, ((axis.begin, axis.end),), 0, axis.dilation, problem.groups
         keywords = Keywords(*sizes, weight_layout="OIX" if axis.convolves else "IOX")
@@ -170,7 +170,7 @@ class Layer:
         return Convolution(weight, self._bias, keywords, transposed, epilogue, self.engine.sums)
 
     def digest(self) -> bytes:
-        """A digest of everything that results depend on."""
+        """Return a digest of everything that results depend on."""
         named = f"{self.progress} {self.problem} {self.engine.fingerprint()} {self.engine.sums}"
         digest = hashlib.sha256(named.encode() + self._weight.tobytes())
         if self._bias is not None:

@@ -132,23 +132,23 @@ class Session:
             self._report.save(decisions)
 
     def report(self) -> Report:
-        """The decisions about each layer and about the whole model, with reasons."""
+        """Return the decisions about each layer and about the whole model, with reasons."""
         return self._report
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs that `run` needs."""
+        """Return the inputs that `run` needs."""
         return [*map(NodeArg.of, self._inputs)]
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs, in the order in which `run` returns them."""
+        """Return the outputs, in the order in which `run` returns them."""
         return [*map(NodeArg.of, self._outputs)]
 
     def get_providers(self) -> list[str]:
-        """The processor's execution provider, as ONNX Runtime calls it."""
+        """Return the processor's execution provider, as ONNX Runtime calls it."""
         return [PROVIDER]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The metadata of the model's file."""
+        """Return the metadata of the model's file."""
         return self._metadata
 
     @memory.bounded("the data of the model")

@@ -127,7 +127,7 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The C library of the installed onnxruntime; raise `EngineMissing` without one."""
+    """Return the C library of the installed onnxruntime; raise `EngineMissing` without one."""
     import onnxruntime
 
     names = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}

@@ -62,12 +62,12 @@ MOVES = "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Flatten"
 
 
 def moves_axes(unit: Unit) -> bool:
-    """Whether a unit may only put axes in another order."""
+    """Return whether a unit may only put axes in another order."""
     return unit.operation is None and unit.last.op_type in MOVES
 
 
 def suits_any_axes(unit: Unit) -> bool:
-    """Whether the axes of a unit's inputs may be in any order.
+    """Return whether the axes of a unit's inputs may be in any order.
 
     Such a unit does not show which of the axes has the channels.
     """
@@ -156,7 +156,7 @@ def _combined(network: Network, name: str, first: Any, second: Any) -> Any:
 
 
 def _matmul(call: Call) -> Arranged:
-    """A fully connected layer over the last axis: a convolution with one tap."""
+    """Return a fully connected layer over the last axis: a convolution with one tap."""
     x, weight = call.x(), call.constant(1)
     call.require(weight.ndim == 2, "its second operand is not a weight matrix")
     return _linear(call.network, x, weight.T)
@@ -183,7 +183,7 @@ def _linear(network: Network, x: Arranged, weight: Any, bias: Any = None) -> Arr
 def _layer_norm(call: Call) -> Arranged:
     x = call.x()
     last = call.attribute("axis", -1) in (-1, len(x.axes) - 1)
-    call.require(last and x.channels_last(), "it normalises axes other than the channels")
+    call.require(last and x.channels_last(), "it normalizes axes other than the channels")
     scale, offset = call.constant(1).reshape(-1), call.optional(2)
     offset = None if offset is None else offset.reshape(-1)
     return Arranged(
@@ -192,7 +192,7 @@ def _layer_norm(call: Call) -> Arranged:
 
 
 def _lstm(call: Call) -> Arranged:
-    """An LSTM along the only spatial axis; its results have an axis of directions."""
+    """Return an LSTM along the only spatial axis; its results have an axis of directions."""
     x = call.x()
     forward = call.attribute("direction", "forward") == "forward"
     call.require(forward, "it runs from the end to the beginning, so it reads all positions")

@@ -61,13 +61,13 @@ class Assembly:
         memory.release()
 
     def partition(self, way: str) -> Partition:
-        """The parts of a way."""
+        """Return the parts of a way."""
         if way not in self._ways:
             self._ways[way] = WAYS[way](self._simplified, threads=self._threads)
         return self._ways[way]
 
     def plain(self) -> Native:
-        """The original model; raises `EngineRefusal` if ONNX Runtime refuses it."""
+        """Return the original model; raises `EngineRefusal` if ONNX Runtime refuses it."""
         try:
             with stored(self._model) as file:
                 return Native(file, self._threads)
@@ -75,7 +75,7 @@ class Assembly:
             raise EngineRefusal(str(error)) from None
 
     def session(self, parts: Sequence[Part]) -> Native:
-        """The model with upconv's operators for these parts."""
+        """Return the model with upconv's operators for these parts."""
         kernels = [Kernel(part) for part in parts]
         numbers = {kernel.number: part for kernel, part in zip(kernels, parts, strict=True)}
         try:
@@ -104,7 +104,7 @@ class Assembly:
 
 
 def _simplified(model: ir.Model) -> ir.Model:
-    """The model after ONNX Runtime folded constants and shapes and removed unused nodes."""
+    """Return the model after ONNX Runtime folded constants and shapes and removed unused nodes."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -148,7 +148,7 @@ class _Trial:
         self.failed: dict[str, str] = {}
 
     def outputs(self, session: Native) -> list[Array]:
-        """The results of a session on all examples."""
+        """Return the results of a session on all examples."""
         return [y for feeds in self._examples for y in session.run(self._assembly.outputs, feeds)]
 
     def try_ways(self) -> None:

@@ -32,7 +32,7 @@ class NodeArg:
 
     @classmethod
     def of(cls, value: ir.Value) -> NodeArg:
-        """The description of a value."""
+        """Return the description of a value."""
         kind = (value.dtype or ir.DataType.UNDEFINED).name.lower()
         shape = [n if isinstance(n, int) else n.value for n in value.shape or ()]
         return cls(str(value.name), f"tensor({kind})", shape)
@@ -51,7 +51,7 @@ class ModelMetadata:
 
     @classmethod
     def of(cls, model: ir.Model) -> ModelMetadata:
-        """The metadata of a model."""
+        """Return the metadata of a model."""
         return cls(
             model.producer_name or "",
             model.graph.name or "",

@@ -46,7 +46,7 @@ class _CustomOp(ctypes.Structure):
 
 
 def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A tensor of ONNX Runtime as an array; its base lives as long as any array needs it."""
+    """Return a tensor of ONNX Runtime as an array; its base lives as long as any array needs it."""
     address = library().output("GetTensorMutableData", value)
     return np.ndarray(shape, dtype, MEMORY.from_address(address))
 

@@ -79,7 +79,7 @@ class _Groups:
         return {self.of[i] for i in self._readers[group]} - {group}
 
     def _detour(self, first: int, second: int) -> bool:
-        """Whether a path leads from one group to the other through a third one."""
+        """Return whether a path leads from one group to the other through a third one."""
         latest = max(self._members[second])
         waiting = [*self._after(first) - {second}]
         known = set(waiting)

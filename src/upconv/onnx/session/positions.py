@@ -95,7 +95,7 @@ def average_pool(call: Call) -> Any:
 
 
 def global_pool(mode: str, call: Call) -> Any:
-    """The maximum or average of all positions."""
+    """Return the maximum or average of all positions."""
     return call.network.adaptive_pool(call.x(), 1, mode)
 
 
@@ -137,7 +137,7 @@ def resize(call: Call) -> Any:
 
 
 def _scales(call: Call, shape: tuple[int | None, ...]) -> Any:
-    """The factors of a Resize, from its scales or its sizes."""
+    """Return the factors of a Resize, from its scales or its sizes."""
     scales = call.optional(2)
     if scales is not None and scales.size:
         return scales
@@ -147,7 +147,7 @@ def _scales(call: Call, shape: tuple[int | None, ...]) -> Any:
 
 
 def _is_nearest_exact(before: int, after: int) -> bool:
-    """Whether ONNX Runtime's float32 positions, rounded down, are those of integer arithmetic."""
+    """Return whether ONNX Runtime's float32 positions, rounded down, are those of integer arithmetic."""
     out = np.arange(after)
     scaled = np.floor(out.astype(np.float32) / np.float32(after / before))
     return bool(np.array_equal(np.minimum(scaled, before - 1), out * before // after))

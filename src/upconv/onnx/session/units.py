@@ -54,7 +54,7 @@ def units(graph: ir.Graph) -> list[Unit]:
 
 
 def _inputs(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The values of the node's graph that it or its subgraphs read, except constants."""
+    """Return the values of the node's graph that it or its subgraphs read, except constants."""
     graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
     nodes = [node, *(deep for graph in graphs for deep in graph.all_nodes())]
     values = [value for reader in nodes for value in reader.inputs]
@@ -77,7 +77,7 @@ Match = tuple[ir.Value, Operation, list[ir.Node | None]]
 
 
 def _pattern(last: ir.Node, order: dict[ir.Node, int]) -> Unit | None:
-    """The unit of a pattern that ends with this node."""
+    """Return the unit of a pattern that ends with this node."""
     for pattern in PATTERNS.get(last.op_type, ()) if is_op(last, last.op_type) else ():
         match = pattern(last)
         if match is None:
@@ -94,13 +94,13 @@ def _pattern(last: ir.Node, order: dict[ir.Node, int]) -> Unit | None:
 
 
 def _maker(value: ir.Value | None, *kinds: str) -> ir.Node | None:
-    """The node that produces a value, if it is of one of these kinds."""
+    """Return the node that produces a value, if it is of one of these kinds."""
     node = None if value is None else value.producer()
     return node if is_op(node, *kinds) else None
 
 
 def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
-    """A node's variable operand and its constant operand; (None, None) if it has no such pair."""
+    """Return a node's variable operand and its constant operand; (None, None) if it has no such pair."""
     if node is not None and len(node.inputs) == 2:
         for x, c in (tuple(node.inputs), tuple(node.inputs[::-1])):
             array = constant_value(c).array
@@ -110,14 +110,14 @@ def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
 
 
 def _by_number(node: ir.Node | None, number: float) -> ir.Value | None:
-    """A node's variable operand, if the other operand is this number."""
+    """Return a node's variable operand, if the other operand is this number."""
     x, array = _split(node)
     fits = array is not None and array.size == 1 and np.isclose(array.item(), number, rtol=1e-5)
     return x if fits else None
 
 
 def _both(node: ir.Node | None) -> list[tuple[ir.Value | None, ir.Value | None]]:
-    """The two operands of a node in both orders."""
+    """Return the two operands of a node in both orders."""
     return [] if node is None else [tuple(node.inputs), tuple(node.inputs[::-1])]  # type: ignore[list-item]
 
 
@@ -184,7 +184,7 @@ def _group_norm(last: ir.Node) -> Match | None:
 
 
 def _restores(reshape: ir.Node, x: ir.Value) -> bool:
-    """Whether a Reshape gives its input the shape that x has."""
+    """Return whether a Reshape gives its input the shape that x has."""
     shape = _maker(reshape.inputs[1], "Shape")
     if shape is not None and shape.inputs[0] is x and not shape.attributes:
         return True
@@ -215,7 +215,7 @@ def _layer_norm(last: ir.Node) -> Match | None:
 
 
 def is_bias(array: Array, count: int) -> bool:
-    """Whether an operand of a Gemm has one number per channel, for so many channels."""
+    """Return whether an operand of a Gemm has one number per channel, for so many channels."""
     return array.size == count and array.shape[-1] == count
 
 

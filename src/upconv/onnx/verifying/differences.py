@@ -114,7 +114,7 @@ def difference(
 
 
 def _step(node: ir.Node | None) -> float:
-    """Return the largest step between neighbouring quantised values."""
+    """Return the largest step between neighbouring quantized values."""
     scale = node.inputs[1] if node and node.op_type == "DequantizeLinear" else None
     tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
     if tensor is None:
@@ -224,7 +224,7 @@ class Comparison:
         return not self.findings and all(run.equal for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """Every field as numbers, text, lists and dictionaries; null stands for an infinity."""
+        """Return every field as numbers, text, lists and dictionaries; null stands for an infinity."""
         runs = [{**document(run), "equal": run.equal} for run in self.runs]
         return {**document(self), "runs": runs, "equal": self.equal}
 
