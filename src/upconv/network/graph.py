@@ -226,7 +226,8 @@ class ChannelPool(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PixelShuffle(Operation):
-    """Channels become positions: (C * prod(factors), *size) -> (C, *size * factors), as in PyTorch."""
+    """Channels become positions: (C * prod(factors), *size) -> (C, *size * factors), as in
+    PyTorch."""
 
     factors: tuple[int, ...]
 

@@ -68,7 +68,9 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
         "level": finding.severity.value,
         "message": {"text": _text(f"{finding.message} {finding.fix}")},
         "locations": [location],
-        "partialFingerprints": {"upconvPlace/v1": digest},  # the same if the model changes elsewhere
+        "partialFingerprints": {
+            "upconvPlace/v1": digest
+        },  # the same if the model changes elsewhere
     }
 
 

@@ -1,4 +1,5 @@
-"""All rewritings of one transposed convolution, checked and timed in the runtime that will run it."""
+"""All rewritings of one transposed convolution, checked and timed in the runtime that will run
+it."""
 
 from __future__ import annotations
 

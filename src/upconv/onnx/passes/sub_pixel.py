@@ -39,7 +39,8 @@ MOST_WASTE = 64.0  # multiplications per necessary one; beyond this, no runtime 
 MOST_BYTES = 1 << 30  # of a rewritten weight; the limit of ONNX files is twice that
 MOST_PHASES = 1 << 10  # which become as many convolutions, or channels per channel
 MOST_STEPS = 1 << 20
-"""Maximum phases times the positions that they and the kernel span, per axis; more take too long."""
+"""Maximum phases times the positions that they and the kernel span, per axis; more take too
+long."""
 
 Forms = tuple[SubPixel, ...]  # one convolution: a form per axis
 

@@ -174,7 +174,8 @@ class _Reference(Backend):
         self._names = list(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """Return copies of the outputs, since an Identity returns the caller's array, or a weight."""
+        """Return copies of the outputs, since an Identity returns the caller's array, or a
+        weight."""
         arrays = {n: _wide_array(a) for n, a in feeds.items()} if self._wide else feeds
         with np.errstate(all="ignore"):  # a model may compute infinities in every runtime
             outputs = self._evaluator.run(self._names, arrays)

@@ -150,7 +150,8 @@ def _ends(group: list[Unit], refused: Mapping[Unit, str]) -> tuple[str, ...]:
 
 
 def _result(node: ir.Node) -> str:
-    """Return the name of a node's first result, which identifies the node in copies of the model."""
+    """Return the name of a node's first result, which identifies the node in copies of the
+    model."""
     return next(str(y.name) for y in node.outputs if y.name)
 
 

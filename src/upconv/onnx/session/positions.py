@@ -147,7 +147,8 @@ def _scales(call: Call, shape: tuple[int | None, ...]) -> Any:
 
 
 def _is_nearest_exact(before: int, after: int) -> bool:
-    """Return whether ONNX Runtime's float32 positions, rounded down, are those of integer arithmetic."""
+    """Return whether ONNX Runtime's float32 positions, rounded down, are those of integer
+    arithmetic."""
     out = np.arange(after)
     scaled = np.floor(out.astype(np.float32) / np.float32(after / before))
     return bool(np.array_equal(np.minimum(scaled, before - 1), out * before // after))

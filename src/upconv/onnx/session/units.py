@@ -100,7 +100,8 @@ def _maker(value: ir.Value | None, *kinds: str) -> ir.Node | None:
 
 
 def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
-    """Return a node's variable operand and its constant operand; (None, None) if it has no such pair."""
+    """Return a node's variable operand and its constant operand; (None, None) if it has no such
+    pair."""
     if node is not None and len(node.inputs) == 2:
         for x, c in (tuple(node.inputs), tuple(node.inputs[::-1])):
             array = constant_value(c).array

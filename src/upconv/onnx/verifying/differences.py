@@ -224,7 +224,8 @@ class Comparison:
         return not self.findings and all(run.equal for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """Return every field as numbers, text, lists and dictionaries; null stands for an infinity."""
+        """Return every field as numbers, text, lists and dictionaries; null stands for an
+        infinity."""
         runs = [{**document(run), "equal": run.equal} for run in self.runs]
         return {**document(self), "runs": runs, "equal": self.equal}
 
