@@ -1,4 +1,4 @@
-"""The JIT engine: kernels in LLVM IR, compiled for a problem's class and this machine's processor.
+"""The JIT engine: kernels in LLVM IR, compiled for classes of problems and for this processor.
 
 docs/jit-code.md lists the files.
 """
@@ -36,7 +36,7 @@ class JitEngine:
     finite_weights_only = True  # other weights go to the reference engine
 
     def fingerprint(self) -> str:
-        """The version, processor and features that compiled code depends on besides its problem."""
+        """Return the versions, processor and features on which compiled code depends."""
         return _fingerprint(host())
 
     def refuses(self, problem: Problem) -> str | None:
@@ -46,11 +46,11 @@ class JitEngine:
     def candidates(
         self, problem: Problem, threads: int, *, every: bool = False, prepared: bool = False
     ) -> tuple[Candidate, ...]:
-        """Return the table of candidates: direct kernels, Winograd's algorithm, and libdnnl."""
+        """Return the candidates: direct kernels, Winograd's algorithm, and libdnnl."""
         return table(size_class(problem), threads, host(), every=every, prepared=prepared)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Return the kernels that compute direct sums, where there is more than one."""
+        """Return the kernels that compute direct sums, or only "" if there is just one."""
         names = tuple(
             candidate.variant
             for candidate in self.candidates(problem, threads)
@@ -59,7 +59,7 @@ class JitEngine:
         return ("", *names) if len(names) > 1 else ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        """Compile the code of the problem's class, and plan the problem."""
+        """Compile code for the problem's class, and schedule the problem."""
         interior = interior_of(problem, margins=not is_winograd(variant))
         inner = interior.problem
         fill = partial(JitBorder, threads=threads)
@@ -79,9 +79,9 @@ def _fingerprint(cpu: Cpu) -> str:
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
-    """Build the kernel that a variant names, or the channels kernel where it cannot run.
+    """Build the kernel that a variant names, or the channels kernel if it cannot run.
 
-    A kernel is imported on first use: each is a fifth of the engine's import time (2026-11-23).
+    Kernels are imported on first use: each takes a fifth of the engine's import time (2026-11-23).
     """
     correlation, cpu = Correlation.of(problem), host()
     if variant == TILES and takes_tiles(correlation):
@@ -125,7 +125,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
 
 
 def _weight_grad(problem: Problem, threads: int, variant: str) -> Primitive:
-    """Build the weight gradient's kernel, which rounds operands itself or gets rounded copies."""
+    """Build the weight gradient's kernel, which rounds operands itself or reads rounded copies."""
     with importing:  # most first calls do not need it
         from .casts import RoundedOperands
         from .weight_grad.candidates import FLOATS, TILES, chosen

@@ -1,4 +1,4 @@
-"""Activations on vectors in registers: no call, no branch, one rounding per operation.
+"""Activations of vectors in registers, without calls or branches, with one rounding per operation.
 
 With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
 
@@ -8,16 +8,16 @@ With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
     gelu     = max(v, 0) - |v| T(|v|), T(a) = erfc(a / sqrt 2) / 2 = exp(-a^2 / 2) R(a),
                R a ratio of polynomials
 
-Gelu has no cancellation in the tail of negative v. There, rounding a^2 costs a^2 units in the last
-place of a result that is close to 0.
+Gelu has no cancellation in the tail of negative v. There, rounding a^2 causes an error of a^2 units
+in the last place, in a result that is close to 0.
 
 In the last three, 2^n may be too small for a normal number where the result is subnormal. So both
 sides of the only division are multiplied by 2^`lift`. Only the quotient is subnormal, and it is
 rounded once. Arguments are clamped to the range in which the result changes.
 
-The coefficients are our own minimax fits (Remez exchange and Lawson's weights in 50 digits; each
-coefficient is rounded in turn, and the others are fitted again). Largest errors in units in the
-last place, including subnormal results, with fused multiply-adds / without them (SSE2 only):
+The coefficients are minimax fits (Remez exchange and Lawson's weights in 50 digits; after rounding
+each coefficient, the others are fitted again). Largest errors in units in the last place, including
+subnormal results, with fused multiply-adds / without them (SSE2 only):
 
                         float32        float64
     tanh              2.54 / 2.54    2.57 / 2.57
@@ -28,7 +28,7 @@ last place, including subnormal results, with fused multiply-adds / without them
 
 Measured against double (float32) and x87 long double (float64): every 257th float32 and 3 million
 more in [-110, 20]; 3.6 million float64, uniform in [-2, 2], [-12, 12] and [-760, 45] and over all
-exponents. `tests/engines/jit/test_activation.py` does the same with fewer values.
+exponents. `tests/engines/jit/test_activation.py` repeats this with fewer values.
 
 Nanoseconds per float32 in L1 (EPYC 9005, November 2026, 2048 numbers from one array to another,
 four vectors at a time) with AVX-512, AVX2 and SSE2; a copy takes 0.17, 0.18 and 0.19:
@@ -58,7 +58,7 @@ class ActivationEpilogue(NamedTuple):
 
     @classmethod
     def of(cls, epilogue: Epilogue) -> ActivationEpilogue:
-        """Return the activations of an epilogue, without its residual."""
+        """Return an epilogue's activations, without its residual."""
         first = epilogue.activation, epilogue.slope, epilogue.slopes
         return cls(*first, epilogue.second, epilogue.second_slope)
 
@@ -69,7 +69,7 @@ class ActivationEpilogue(NamedTuple):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether tiles apply it, with few instructions for each vector and no division."""
+        """Whether it takes few instructions per vector and no division, so that tiles apply it."""
         return {self.activation, self.second} <= _CHEAP
 
 
@@ -84,13 +84,13 @@ _CHEAP = {
 
 
 class _Format(NamedTuple):
-    """The constants of the code for one element type.
+    """The constants for one element type.
 
-    `fraction` and `bias` describe its bits. `lift` is the exponent of a power of two that makes the
-    divisor of every subnormal quotient normal. `ln2` is log 2 in two parts; n times the first is
-    exact. `series` is q, and `above` and `below` are the numerator and denominator of R, all by
-    rising powers. From `one` on, sigmoid(v) and tanh(v / 2) round to 1. At `zero`, silu and sigmoid
-    round to 0; at -`gelu_zero`, gelu does.
+    `fraction` and `bias` describe its bits. 2^`lift` makes the divisor of every subnormal quotient
+    normal. `ln2` is log 2 in two parts; n times the first is exact. `series` holds the coefficients
+    of q, `above` and `below` those of R's numerator and denominator, all by rising powers. From
+    `one` on, sigmoid(v) and tanh(v / 2) round to 1. At `zero`, silu and sigmoid round to 0; gelu
+    does at -`gelu_zero`.
     """
 
     integer: str
@@ -143,10 +143,10 @@ def second_of(f: Function, epilogue: ActivationEpilogue, value: Value) -> Value:
 
 
 def activated(f: Function, activation: Activation, slope: float | Value, value: Value) -> Value:
-    """Apply an activation to every lane of `value`, a float, a double or a vector of one of them.
+    """Apply an activation to every lane of `value`: a float, a double, or a vector of either.
 
     Special values are treated as in `upconv.activations.apply`: NaN stays NaN, infinities give the
-    limits. `slope` is the factor of negative values in LEAKY_RELU, for all lanes or per lane.
+    limits. `slope` is LEAKY_RELU's factor for negative values, one for all lanes or one per lane.
     """
     if activation is Activation.NONE:
         return value
@@ -185,7 +185,7 @@ def _clamped(lanes: Lanes, v: Value) -> Value:
 
 
 def _odds(lanes: Lanes, v: Value) -> tuple[Value, Value]:
-    """2^n and 2^n + exp(-r), whose quotient is sigmoid, both lifted."""
+    """Return 2^n and 2^n + exp(-r), both lifted; their quotient is the sigmoid."""
     form = lanes.format
     power, rest = lanes.reduced(v, form.lift)
     backwards = [c * (-1) ** i * 2.0**form.lift for i, c in enumerate((1, 1, *form.series))]
@@ -223,7 +223,7 @@ _EMITTERS = {
 
 
 class Lanes:
-    """The operations that the activations share, on values of one type."""
+    """Operations that the activations share, for values of one type."""
 
     def __init__(self, f: Function, kind: str) -> None:
         element, lanes = split(kind)
@@ -231,28 +231,28 @@ class Lanes:
         self.bits = vector(self.format.integer, lanes) if lanes else self.format.integer
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """Evaluate coefficients, by rising powers, by Horner's rule: the fewest operations."""
+        """Evaluate a polynomial by Horner's rule; coefficients are by rising powers."""
         total = self.f.constant(self.kind, coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             total = self.f.multiply_add(total, x, self.f.constant(self.kind, coefficient))
         return total
 
     def at_most(self, limit: float, v: Value) -> Value:
-        """The smaller of both, NaN for NaN; in this order, it is one x86 instruction."""
+        """Return the smaller one, or NaN for NaN; in this order, it is one x86 instruction."""
         bound = self.f.constant(self.kind, limit)
         return self.f.select(self.f.compare("olt", bound, v), bound, v)
 
     def at_least(self, limit: float, v: Value) -> Value:
-        """The larger of both, NaN for NaN; with a limit of 0, -0 stays -0."""
+        """Return the larger one, or NaN for NaN; with a limit of 0, -0 stays -0."""
         bound = self.f.constant(self.kind, limit)
         return self.f.select(self.f.compare("ogt", bound, v), bound, v)
 
     def magnitude(self, v: Value) -> Value:
-        """|v|."""
+        """Return |v|."""
         return self.f.intrinsic("llvm.fabs", v)
 
     def reduced(self, v: Value, lift: int) -> tuple[Value, Value]:
-        """2^(n + lift) and r = v - n ln 2, n the integer nearest to v / ln 2.
+        """Return 2^(n + lift) and r = v - n ln 2, where n is the integer nearest to v / ln 2.
 
         Adding 1.5 * 2^fraction rounds to an integer and leaves it in the lowest bits. The sum also
         adds the exponent bias, so a shift turns these bits into the power. Converting NaN to an

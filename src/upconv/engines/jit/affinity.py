@@ -1,21 +1,21 @@
-"""Processors for helpers: any but the leader's.
+"""Keeping helper threads off the leader's processor.
 
-Linux tends to wake a thread on the processor of its waker, which is about to be busy. Virtual
-machines make it worse: a processor that the host has put to sleep does not look idle there, or the
-kernel deliberately packs threads that have little to do. Such a helper is too late for any run
-shorter than a tick of the scheduler (4 ms). Measured with 2 processors under KVM (Linux 6.18,
-November 2026, benchmarks/fork_join.py), for runs of 240 us after 1 ms of sleep: without this file a
-helper joined 17 % of the runs, which took 241 us; with it, a helper joined all, which took 138 us.
+Linux tends to wake a thread on its waker's processor, which is about to be busy. Virtual machines
+make it worse: a processor that the host has put to sleep does not look idle there, or the kernel
+deliberately packs threads that have little to do. Such a helper is too late for any run shorter
+than a scheduler tick (4 ms). Measured with 2 processors under KVM (Linux 6.18, November 2026,
+benchmarks/fork_join.py), for runs of 240 us after 1 ms of sleep: without this file a helper joined
+17 % of the runs, which took 241 us; with it, a helper joined all runs, which took 138 us.
 
-So a helper removes the newest leader's processor from the set that it may run on. It does so before
+So a helper removes the latest leader's processor from the set that it may run on. It does so before
 it sleeps, because Linux chooses a processor when it wakes the helper, and when it polls on the
-leader's processor. That takes one or two system calls if the leader has moved, else nothing.
+leader's processor. That takes one or two system calls if the leader has moved, and none otherwise.
 
     NOW         the processors that this thread may run on
     ASSIGNED    the processors that this file has set
-    PERMITTED   the processors that others permit: NOW, if it has been changed elsewhere since
+    PERMITTED   the processors that other code permits: NOW, if other code has changed it since
 
-Where no processor would be left, the system refuses, and the set does not change.
+If no processor would be left, the system refuses and the set does not change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import NamedTuple
 from .emit import Function, Module, signature
 from .values import I64, Value
 
-_SET = 128  # bytes of a set of processors; a kernel with more than 1024 refuses
+_SET = 128  # bytes of a processor set; a kernel with more than 1024 processors refuses
 _NOW, _ASSIGNED, _PERMITTED, _AVOIDED = 0, _SET, 2 * _SET, 3 * _SET
 _NBYTES = 3 * _SET + 8
 _NOBODY = -1
 
 
 class Affinity(NamedTuple):
-    """The names of sched_getcpu, sched_getaffinity and sched_setaffinity for compiled code."""
+    """The names by which compiled code calls sched_getcpu, sched_getaffinity, sched_setaffinity."""
 
     current: str
     read: str
@@ -40,12 +40,12 @@ class Affinity(NamedTuple):
 
 
 def current(f: Function, affinity: Affinity) -> Value:
-    """The processor that runs this code."""
+    """Emit code that returns the number of the processor on which it runs."""
     return f.convert("sext", f.call_foreign(affinity.current), I64)
 
 
 def new_state(f: Function) -> Value:
-    """The state of a new helper, which avoids no processor and has changed no set."""
+    """Return the state of a new helper, which avoids no processor and has changed no set."""
     state = f.scratch(_NBYTES)
     with f.loop(0, _AVOIDED // 8) as loop:
         f.store(f.integer(0), f.at(state, loop.index, I64))
@@ -54,7 +54,7 @@ def new_state(f: Function) -> Value:
 
 
 def emit_keep_away(module: Module, affinity: Affinity) -> None:
-    """Emit `keep_away`, which moves this thread off a processor where there is another."""
+    """Emit `keep_away`, which moves this thread off a processor if there is another."""
     with module.function("keep_away", signature("place* processor"), exported=False) as f:
         avoided = f["place"] + _AVOIDED
         moved = f.compare("ne", f["processor"], f.load(I64, avoided))
@@ -80,7 +80,7 @@ def _set(f: Function, affinity: Affinity) -> None:
 
 
 def _difference(f: Function, a: Value, b: Value) -> Value:
-    """A number that is nonzero if two sets differ."""
+    """Return a number that is nonzero if two sets differ."""
     with f.loop(0, _SET // 8, carried=[f.integer(0)]) as loop:
         x, y = (f.word(s, loop.index) for s in (a, b))
         loop.next([loop.carried[0] | (x ^ y)])

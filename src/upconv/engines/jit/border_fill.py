@@ -1,7 +1,7 @@
 """The border fill as native steps, and copies of arrays that the interior's kernel cannot access.
 
 A *box* is an array of any rank and strides. A step moves one box to another of the same shape, row
-by row. `finish` of rows.py copies a row, or writes the epilogue of biases and residual.
+by row. `finish` (rows.py) copies a row, or writes the epilogue of biases and residual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .compile import compiled
 from .cpu import Cpu, host
 from .emit import Module
 from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, filled, offsets, record
-from .operands import lies_well
+from .operands import is_accessible
 from .rows import Finish, activate, finish_code, plain
 from .steps import Launch, Step
 from .values import STORED
@@ -32,13 +32,13 @@ _ARGUMENTS = ArgumentLayout(
     counters=walk.COUNTERS,
 )
 _ROW = record("dst src")
-_MOST_LENGTH = 256  # positions for which the bias of a channel is repeated
+_MOST_LENGTH = 256  # positions for which a channel's bias is repeated
 _WORK = 4  # multiply-adds that take as long as moving one element
 
 
 @compiled("move", kept=4, opt=0)
 def _box_code(module: Module, cpu: Cpu) -> None:
-    """The job `move` of walk.py: it moves the runs of a box at one index of its outer axes."""
+    """Emit the job `move`, which moves a box's runs at one index of its outer axes."""
     with module.function("move", walk.JOB) as f:
         a = _ARGUMENTS.reader(f)
         inner, outer = Record(f, f["inner"], _ROW), Record(f, f["outer"], _ROW)
@@ -51,7 +51,7 @@ def _box_code(module: Module, cpu: Cpu) -> None:
 
 
 class JitBorder(BorderFill):
-    """A border fill whose interior is a kernel of this engine."""
+    """A border fill around one of this engine's kernels."""
 
     def __init__(
         self, problem: Problem, interior: Interior, inner: Primitive | None, threads: int
@@ -81,15 +81,15 @@ class JitBorder(BorderFill):
     ) -> list[Step]:  # fmt: skip
         """Return the kernel's steps, between copies of arrays whose strides it cannot read.
 
-        Each copy has memory of its own; few layers need any.
+        Each copy has separate memory; few layers need any.
         """
         inner: Any = self._inner
         before: list[Step] = []
         after: list[Step] = []
         layout = self._problem.layout
-        if not lies_well(a, layout):
+        if not is_accessible(a, layout):
             a = self._copied(a, before)
-        if not lies_well(out, layout):
+        if not is_accessible(out, layout):
             result, out = out, np.empty(out.shape, out.dtype)
             if self._problem.accumulate:
                 before += self._box_steps(self._plain, out, result)
@@ -102,7 +102,7 @@ class JitBorder(BorderFill):
         return [*before, *steps, *after]
 
     def _copied(self, array: Array, steps: list[Step]) -> Array:
-        memory.require(array.nbytes, "a copy of a part of an array")
+        memory.require(array.nbytes, "a copy of part of an array")
         copy = np.empty(array.shape, array.dtype)
         steps += self._box_steps(self._plain, copy, array)
         return copy
@@ -114,10 +114,10 @@ class JitBorder(BorderFill):
     def _border_steps(
         self, out: Array, bias: Maybe, residual: Maybe, slopes: Maybe, second: Maybe
     ) -> list[Step]:
-        """Write the epilogue of bias and residual to a part of the border."""
+        """Return steps that write the epilogue of bias and residual to part of the border."""
         problem = self._problem
         channel_axis = 1 if problem.layout is DataLayout.NCX else out.ndim - 1
-        # The slopes follow all biases, so that code reads both in the same way in each layout.
+        # The slopes follow all biases, so that code reads both in the same way in either layout.
         biases = np.zeros((2, out.shape[channel_axis]), problem.dtype.accumulator.numpy)
         for row, numbers in zip(biases, (bias, slopes), strict=True):
             row[:] = 0 if numbers is None else numbers
@@ -148,7 +148,7 @@ class JitBorder(BorderFill):
         beside = [array for array in (residual, second) if array is not None]
         wide = [axis for axis, extent in enumerate(dst.shape) if extent > 1]
         if any(array.strides[i] != dst.strides[i] for array in beside for i in wide):
-            words = "The residual and the second result of a step must have its result's strides"
+            words = "A step's residual and second result must have the strides of its result"
             raise EngineError(f"{words}: make a copy first.")
         if any(array.strides[-1] != array.itemsize for array in (dst, src)):
             dst, src = dst[..., None], src[..., None]  # runs of one element
@@ -181,13 +181,13 @@ def _cut(length: int) -> list[slice]:
 
 
 def _folded(box: Array) -> Array:
-    """A view of a box whose last axis has at most the length for which biases are repeated."""
+    """Return a view of a box with the last axis split into runs of at most `_MOST_LENGTH`."""
     run = min(box.shape[-1], _MOST_LENGTH)
     return box.reshape(*box.shape[:-1], box.shape[-1] // run, run) if run else box
 
 
 def _rows(dst: Array, src: Array, axes: slice) -> Table:
-    """The offsets of both boxes at every index of some axes, chosen from all but the last two."""
+    """Return both boxes' offsets at every index of some axes, chosen from all but the last two."""
     shape, *steps = (values[:-2][axes] for values in (dst.shape, dst.strides, src.strides))
     to, of = offsets(shape, *steps)
     return filled(_ROW, len(to), dst=to, src=of)

@@ -1,4 +1,4 @@
-"""Casts of whole arrays to the type in which operands are multiplied.
+"""Casts of entire arrays to the type in which operands are multiplied.
 
 A kernel that does not pack its operands reads a rounded copy. Other kernels round while they pack.
 """
@@ -31,7 +31,7 @@ _JOB = 1 << 15  # numbers
 
 @compiled("cast", kept=8)
 def cast_code(module: Module, types: tuple[str, ...], cpu: Cpu) -> None:
-    """The job `cast`: convert a range of numbers from the first type through all others in turn."""
+    """Emit the job `cast`, which converts numbers from the first type via the others in turn."""
     first, *others = types
     with module.function("cast", walk.JOB) as f:
         a, numbers = _ARGUMENTS.reader(f), Record(f, f["inner"], _RANGE)

@@ -1,8 +1,8 @@
-"""Chains of elementwise operations as native code: one pass over memory for any length of chain.
+"""Chains of elementwise operations as native code: one pass over memory, however long the chain.
 
-A job computes a part of a matrix (`PIECE`) for some arrays of one shape. Code is compiled once per
+A job computes part of a matrix (`PIECE`) for arrays of equal shape. Code is compiled once per
 `ChainClass`: names, kinds of operands and element types. Addresses, strides, numbers and tables are
-arguments, so a new size or a new slope compiles nothing. A chain computes in one type, and rounds
+arguments, so a new size or slope needs no compilation. A chain computes in one type, and rounds
 each result that it stores.
 """
 
@@ -43,7 +43,7 @@ def _elu(f: Function, v: Value, alpha: Value) -> Value:
 
 
 def extreme(f: Function, relation: str, v: Value, other: Value) -> Value:
-    """The larger ("ogt") or smaller ("olt") of both, NaN if one is NaN."""
+    """Return the larger ("ogt") or smaller ("olt") of two values, or NaN if either is NaN."""
     beyond = f.select(f.compare(relation, v, other), v, other)
     return f.select(f.compare("uno", v, v), v, beyond)
 
@@ -82,7 +82,7 @@ EMITTERS: dict[str, Emitter] = {
     "maximum": lambda f, v, other: extreme(f, "ogt", v, other),
     "minimum": lambda f, v, other: extreme(f, "olt", v, other),
 }
-"""Emitters of operations on vectors, by name; an operation has a value and may have an operand."""
+"""Emitters of vector operations, by name; each takes a value and may take an operand."""
 _CHEAP = {
     "store", "relu", "leaky_relu", "prelu", "relu6", "hard_swish", "abs", "square", "add", "sub",
     "rsub", "mul", "maximum", "minimum",
@@ -90,8 +90,8 @@ _CHEAP = {
 
 
 class Operand(NamedTuple):
-    """The second operand of an operation: `kind` is "number", "row" or "column" (a table with one
-    entry per row or column), "input" or "", and `number` counts within a kind."""
+    """An operation's second operand: `kind` is "number", "row" or "column" (a table with one entry
+    per row or column), "input" or "", and `number` counts within a kind."""
 
     kind: str
     number: int = 0
@@ -99,8 +99,8 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainClass:
-    """The class of a chain's code: element types, operations with their operands, and which
-    inputs (`scalars`) have one element for a whole row."""
+    """The class of a chain's code: element types, operations with their operands, and the inputs
+    (`scalars`) that have a single element per row."""
 
     computed: str
     inputs: tuple[str, ...]
@@ -110,7 +110,7 @@ class ChainClass:
 
     @property
     def arrays(self) -> dict[str, str]:
-        """The arrays' names in the argument block, and their element types."""
+        """The arrays' names in the argument block, with their element types."""
         inputs = {f"x{i}": element for i, element in enumerate(self.inputs)}
         return inputs | {f"y{i}": element for i, element in enumerate(self.outputs)}
 
@@ -129,13 +129,13 @@ class ChainClass:
 
 @lru_cache(maxsize=256)
 def argument_layout(chain: ChainClass, before: str = "") -> ArgumentLayout:
-    """The argument layout of a walk with a chain, and with further numbers `before` the chain's."""
+    """Return a walk's argument layout with a chain; the numbers `before` precede the chain's."""
     return ArgumentLayout(NUMBERS + before + chain.parameters, counters=COUNTERS)
 
 
 @compiled("pointwise", kept=128)
 def chain_code(module: Module, chain: ChainClass, before: str, cpu: Cpu) -> None:
-    """The job `pointwise(args, mine, piece, image)`: a piece of the image with this number."""
+    """Emit the job `pointwise(args, mine, piece, image)`, for a piece of image number `image`."""
     lanes = cpu.lanes(BYTES[chain.computed])
     unrolled = 4 if all(name in _CHEAP for name, _ in chain.ops) else 2
     with module.function("pointwise", JOB) as f:
@@ -179,7 +179,7 @@ class _Body:
         }
 
     def tables(self, image: Value, row: Value, column: Value) -> dict[Operand, Value]:
-        """The address of an image's tables at a row or column."""
+        """Return the addresses of an image's tables at a row or column."""
         a, result = self._arguments, {}
         for operand in self._operands:
             if operand.kind in ("row", "column"):
@@ -190,7 +190,7 @@ class _Body:
         return result
 
     def in_row(self, tables: dict[Operand, Value], row: Value) -> dict[Operand, Value]:
-        """The same tables, with the numbers of a row in all lanes."""
+        """Return the same tables, with a row's numbers in all lanes."""
         f, element, result = self._f, self._chain.computed, dict(tables)
         for operand, table in tables.items():
             if operand.kind == "row":
@@ -199,7 +199,7 @@ class _Body:
         return result
 
     def loaded(self, bases: dict[str, Value]) -> dict[int, Value]:
-        """Load the inputs that have one element per row, in all lanes."""
+        """Load the inputs that have one element per row into all lanes."""
         f, chain, result = self._f, self._chain, {}
         for number in chain.scalars:
             single = f.load(chain.inputs[number], bases[f"x{number}"])

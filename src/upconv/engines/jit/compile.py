@@ -1,11 +1,11 @@
-"""Compilation of IR text to machine code that can be called.
+"""Compilation of LLVM IR to machine code.
 
-The emitter writes optimised modules, so only the code generator runs. The passes before it would
+The emitter writes optimized modules, so only the code generator runs. The passes before it would
 take three quarters of the time. Code lives as long as its `Code` object. One LLVM target machine,
 whose state takes 0.8 MiB, generates all code for a processor.
 
 Only one thread at a time uses LLVM; calling compiled code takes no lock. Locks are held during a
-fork, because a thread that held one would not exist in the child.
+fork, because a thread that held one would not exist in the child process.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _machines: dict[tuple[Cpu, int], Any] = {}
 _LLVM = f"{llvmlite.__version__} {llvm.llvm_version_info} 1"  # count changes of `_machine`
 
 VERIFYING = False
-"""Whether LLVM verifies each module first; our tests turn it on. Without it, an invalid module ends
-the process. All users get the same modules, so tests are enough."""
+"""Whether LLVM verifies each module first; tests turn it on. Without it, an invalid module ends the
+process. All users have the same modules, so verifying in tests is enough."""
 
 
 class Code:
-    """The compiled functions of a module, freed with this object.
+    """A module's compiled functions, freed with this object.
 
-    `opt` is the code generator's level: 2, or 1 where the code is equally fast. Level 0 compiles in
-    a fifth of the time; it is for code that mostly waits or calls other code.
+    `opt` is the code generator's level: 2, or 1 if the code is equally fast. Level 0 compiles in a
+    fifth of the time, for code that mostly waits or calls other code.
     """
 
     __slots__ = ("_engine", "addresses")
@@ -48,13 +48,13 @@ class Code:
         code = _code(_text(module, cpu), cpu, opt)
         _initialize()
         object_file = llvm.ObjectFileRef.from_data(code)
-        # The engine takes ownership of a machine but generates nothing with it, so any will do.
+        # The engine takes ownership of a machine but generates nothing with it, so any one will do.
         empty = llvm.parse_assembly(f'target triple = "{cpu.triple}"')
         target = llvm.Target.from_triple(cpu.triple)
         engine = llvm.create_mcjit_compiler(empty, target.create_target_machine(jit=True))
         engine.add_object_file(object_file)
-        # The first query for an address makes the code executable. To "finalize" would also take
-        # half a millisecond to generate code for the empty module.
+        # The first query for an address makes the code executable. Finalizing would also spend
+        # half a millisecond on generating code for the empty module.
         self._engine: Any = engine
         self.addresses: dict[str, int] = {n: engine.get_function_address(n) for n in names}
 
@@ -67,9 +67,9 @@ class Code:
 
 @functools.cache
 def provided(name: str, address: int) -> str:
-    """Return the name by which compiled code can call a C function of this process.
+    """Return the name by which compiled code can call a C function in this process.
 
-    Code contains the name instead of the address, so that other processes can use it.
+    Code refers to the name instead of the address, so that other processes can use it.
     """
     _initialize()
     llvm.add_symbol(f"upconv_{name}", address)
@@ -77,7 +77,7 @@ def provided(name: str, address: int) -> str:
 
 
 def _code(text: str, cpu: Cpu, opt: int) -> bytes:
-    """Return the object file of a module, from disk if it is there."""
+    """Return a module's object file, from disk if possible."""
     name = code_files.name_of(text, cpu.name, cpu.features, str((opt, VERIFYING)), _LLVM)
     code = code_files.read(name)
     if code is None:
@@ -99,14 +99,14 @@ def _emitted(text: str, cpu: Cpu, opt: int) -> bytes:
 
 
 def _refuse_library_calls(emitted: bytes, cpu: Cpu) -> None:
-    """Raise `EngineError` where LLVM calls a library to convert numbers.
+    """Raise `EngineError` if LLVM calls a library to convert numbers.
 
-    It does so where a processor lacks the instruction. No such library is loaded, so the call would
+    It does so if the processor lacks an instruction. No such library is loaded, so the call would
     end the process.
     """
-    found = re.search(rb"\0_?(__(?:trunc|extend|gnu|fix|float)\w+)\0", emitted)
-    if found is not None:
-        name = found[1].decode()
+    match = re.search(rb"\0_?(__(?:trunc|extend|gnu|fix|float)\w+)\0", emitted)
+    if match is not None:
+        name = match[1].decode()
         raise EngineError(
             f"LLVM's code for {cpu.name} calls {name}, which does not exist; please report this"
             " with the output of `upconv doctor --json`, and use engine='reference' until then"
@@ -116,7 +116,7 @@ def _refuse_library_calls(emitted: bytes, cpu: Cpu) -> None:
 def compiled(
     *names: str, kept: int, opt: int = 2
 ) -> Callable[[Callable[..., None]], functools._lru_cache_wrapper[Code]]:
-    """Turn an emitter into a function that returns compiled code, cached for each class of code.
+    """Turn an emitter into a function that returns compiled code, cached per class of code.
 
     The emitter takes a module and the function's arguments: the class of code, and the processor.
     """
@@ -135,11 +135,11 @@ def compiled(
 
 
 CODE_BYTES = 1 << 16
-"""Approximate bytes of one `Code`: its machine code, in pages of its own, and the LLVM engine."""
+"""Approximate bytes of one `Code`: its machine code, in separate pages, and the LLVM engine."""
 
 
 def parsed_for(module: Module, cpu: Cpu) -> Any:
-    """Parse a module into LLVM's own form, for a processor."""
+    """Parse a module for a processor, into LLVM's representation."""
     return _parsed(_text(module, cpu))
 
 
@@ -163,13 +163,13 @@ def _initialize() -> None:
 
 @contextmanager
 def parsing() -> Iterator[Callable[[str], Any]]:
-    """Yield LLVM's parser of IR while other threads are kept out of LLVM; for other targets."""
+    """Yield LLVM's IR parser, for other targets, while no other thread can use LLVM."""
     with _lock:
         yield llvm.parse_assembly
 
 
 def assembly(module: Module, cpu: Cpu) -> str:
-    """Return the machine code of a module as assembly text."""
+    """Return a module's machine code in assembly language."""
     return str(_machine(cpu).emit_assembly(parsed_for(module, cpu)))
 
 
@@ -178,8 +178,8 @@ def _machine(cpu: Cpu, opt: int = 2) -> Any:
     return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=opt, jit=True)
 
 
-# llvmlite has a lock of its own around every call into LLVM, including calls that free code.
-_llvms = getattr(llvm.ffi.lib, "_lock", None)
-if _llvms is not None:
-    forks.hold(_llvms)
+# llvmlite takes a lock around every call into LLVM, including calls that free code.
+_llvmlite_lock = getattr(llvm.ffi.lib, "_lock", None)
+if _llvmlite_lock is not None:
+    forks.hold(_llvmlite_lock)
 forks.hold(_lock)

@@ -1,6 +1,6 @@
-"""The correlation that kernels compute; forward results and input gradients are two cases of it.
+"""The correlation that kernels compute; forward passes and input gradients are cases of it.
 
-Kernels depend on neither the direction nor the weight's layout; docs/jit.md explains it.
+Kernels depend on neither the direction nor the weight's layout; docs/jit.md explains why.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .values import computed
 
 
 class Line(NamedTuple):
-    """One axis: positions of the operand and of the result, and how j steps through both.
+    """An axis: positions of the operand and of the result, and how j steps through both.
 
     The phases have only taps that read an existing operand position for some result; `low` and
-    `high` are their least and greatest shifts. `every` has all taps of the same phases.
+    `high` are their smallest and largest shifts. `every` has all taps of the same phases.
     """
 
     size: int
@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
     @property
     def with_every_tap(self) -> Line:
-        """The line that includes taps which read no operand."""
+        """The line including taps that read no operand."""
         low, high = _ends(self.every)
         return self._replace(phases=self.every, low=low, high=high)
 
@@ -70,9 +70,9 @@ class Line(NamedTuple):
         return same and self.phases[0].taps == (Tap(0, 0),)
 
     def part(self, low: int, high: int) -> tuple[Line, range]:
-        """Return the line of results [low, high) and the operand's positions that they need.
+        """Return the line of results [low, high), and the operand positions that they need.
 
-        `low` is a multiple of the stride. The part keeps all phases of the axis.
+        `low` is a multiple of the stride. The part keeps all the axis's phases.
         """
         first = self.step * (low // self.stride)
         last = self.step * ((high - 1) // self.stride)
@@ -82,15 +82,15 @@ class Line(NamedTuple):
 
 
 def _ends(phases: tuple[Phase, ...]) -> tuple[int, int]:
-    """Return the least and the greatest shift."""
+    """Return the smallest and the largest shift."""
     shifts = [tap.shift for phase in phases for tap in phase.taps]
     return min(shifts, default=0), max(shifts, default=0)
 
 
 class WeightForm(NamedTuple):
-    """The form of a correlation's weight, which depends on no spatial size.
+    """The form of a correlation's weight, independent of spatial sizes.
 
-    Channels are counted over all groups. The strides are those of a contiguous weight, in elements:
+    Channels are counted over all groups. The strides are a contiguous weight's, in elements:
     of a group, a reduced channel, a made (result) channel, and a tap of each axis."""
 
     reduced: int
@@ -108,7 +108,7 @@ class WeightForm(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Correlation:
     """A problem in the form that kernels compute. Channels are counted over all groups. Adjacent
-    axes along which the problem is pointwise are merged.
+    pointwise axes are merged.
 
     `weight_strides` are as in `WeightForm`, and `rounded` as in the problem.
     """
@@ -159,7 +159,7 @@ class Correlation:
 
     @property
     def weight(self) -> WeightForm:
-        """The form of the weight, which packing needs."""
+        """The weight's form, for packing."""
         strides = self.weight_strides
         return WeightForm(self.reduced, self.made, self.groups, self.dtype, strides)
 
@@ -212,7 +212,7 @@ class Correlation:
 
 
 class Reads(NamedTuple):
-    """The reads of an axis: position j of `length` reads i = step * j - shift of `size`."""
+    """Reads along an axis: position j of `length` reads position step * j - shift of `size`."""
 
     length: int
     step: int
@@ -221,7 +221,7 @@ class Reads(NamedTuple):
 
 
 def reads_of(axes: Sequence[Reads]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the flattened position that each tuple of shifts (row) and positions (column) reads.
+    """Return the flat position that each tuple of shifts (row) reads at each position (column).
 
     It is -1 outside the operand.
     """

@@ -1,10 +1,10 @@
-"""The processor that code is compiled for: its name, features, registers and caches.
+"""The processor for which code is compiled: its name, features, registers and caches.
 
-`UPCONV_JIT_CPU` selects an older target processor by LLVM's name: `x86-64` has SSE2 only,
-`haswell` AVX2 and FMA, `skylake-avx512` AVX-512. It is for tests, and for results that must not
-depend on the machine. Code with instructions that this machine lacks ends the process.
+`UPCONV_JIT_CPU` selects an older target processor by LLVM's name: `x86-64` has only SSE2,
+`haswell` AVX2 and FMA, `skylake-avx512` AVX-512. It is meant for tests, and for results that must
+not depend on the machine. Code with instructions that this machine lacks ends the process.
 
-The figures of the cost model are in processor_costs.py.
+The cost model's figures are in processor_costs.py.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ AMX = "amx"
 class Cpu:
     """A target processor.
 
-    `vector_bytes` is the width of a vector register, and `registers` is their number. `fused`
-    says whether it multiplies and adds in one instruction, `half` whether it converts float16.
-    `l1` and `l2` are the data caches of one core in bytes; `l3` is the cache of all cores. `dots`
-    is the number of bfloat16 products that its dot-product instructions compute in the time of one
-    float32 product, or 0. `tiles` is `AMX` where it has tile registers and the system lets this
-    process use them. `mesh` says whether its third-level cache is large and far from each core.
+    `vector_bytes` is the width of a vector register, and `registers` is their number. `fused` says
+    whether it multiplies and adds in one instruction, `half` whether it converts float16. `l1` and
+    `l2` are one core's data caches in bytes; `l3` is the cache that all cores share. `dots` is the
+    number of bfloat16 products that its dot-product instructions compute in the time of one float32
+    product, or 0. `tiles` is `AMX` if it has tile registers and the system lets this process use
+    them. `mesh` says whether its third-level cache is large and far from each core.
     """
 
     triple: str
@@ -50,32 +50,32 @@ class Cpu:
     mesh: bool = False
 
     def lanes(self, itemsize: int) -> int:
-        """Elements of `itemsize` bytes in one vector."""
+        """Return the number of elements of `itemsize` bytes in a vector."""
         return self.vector_bytes // itemsize
 
     @property
     def costs(self) -> Costs:
-        """The cost figures of the processor's class."""
+        """The cost figures for the processor's class."""
         return costs_of(self.vector_bytes, mesh=self.mesh)
 
     def sums(self, vectors: int) -> int:
-        """Registers left for sums, besides `vectors` of one operand, a number of the other, and
-        products that are not fused. More sums would be spilled; a test checks LLVM's code."""
+        """Return the registers left for sums, besides `vectors` of one operand, a number of the
+        other, and unfused products. More sums would be spilled; a test checks LLVM's code."""
         if not self.fused:
             return self.registers // 2
         return min(self.registers - self.registers // 8 - 2, self.registers - vectors - 1)
 
     @property
     def attributes(self) -> str:
-        """The LLVM attributes of every function."""
+        """LLVM attributes for every function."""
         wide = f'"prefer-vector-width"="{8 * self.vector_bytes}"'
         return f'nounwind "target-cpu"="{self.name}" "target-features"="{self.features}" {wide}'
 
 
 def host() -> Cpu:
-    """This machine's processor, or the one that `UPCONV_JIT_CPU` names.
+    """Return this machine's processor, or the one named by `UPCONV_JIT_CPU`.
 
-    Raises `ArgumentError` for a name LLVM does not know.
+    Raises `ArgumentError` for any other name.
     """
     return _host(os.environ.get(VARIABLE, "").strip())
 
@@ -113,7 +113,7 @@ _KNOWN: dict[str, set[str]] = {
 
 
 def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
-    """Describe a processor by its name and features, with the caches of this machine."""
+    """Describe a processor by its name and features, with this machine's caches."""
     x86 = triple.startswith(("x86_64", "i686", "amd64"))
     if x86 and "avx512vl" in enabled:
         vector_bytes, registers = 64, 32
@@ -143,8 +143,8 @@ def permitted() -> bool:
 
 @lru_cache(maxsize=1)
 def _caches() -> tuple[int, int, int]:
-    """Bytes of the data caches that one core uses, by level, or typical sizes where the system
-    does not report them."""
+    """Return the bytes of the data caches that one core uses, by level, or typical sizes if the
+    system does not report them."""
     sizes = {1: 32 << 10, 2: 512 << 10, 3: 32 << 20}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:

@@ -21,7 +21,7 @@ def direct(
 ) -> Candidate:
     """Return a kernel's candidate, from its cycles per thread and bytes of scratch memory."""
     packing = packing_cycles(weight_numbers(correlation), correlation, threads, cpu)
-    # With one channel to sum over, all kernels add up by taps; else each has its own order.
+    # With one channel to sum over, all kernels add by taps; otherwise their orders differ.
     sums = "taps" if correlation.reduced == correlation.groups else variant
     return Candidate("jit", variant, cycles, packing, workspace, sums)
 
@@ -32,13 +32,13 @@ def refused(variant: str, reason: str, *, winograd: bool = False) -> Candidate:
 
 
 def weight_numbers(correlation: Correlation, taps: int = 0) -> int:
-    """Count the numbers of a weight, or of a weight with another count of `taps`."""
+    """Return the number of elements in a weight, or in one with `taps` taps."""
     pairs = correlation.reduced * correlation.made // correlation.groups
     return pairs * (taps or correlation.taps)
 
 
 def packing_cycles(numbers: int, correlation: Correlation, threads: int, cpu: Cpu) -> float:
-    """Return the cycles that packing a weight takes on each thread."""
+    """Return the cycles per thread for packing a weight."""
     costs = cpu.costs.packing
     streamed = min(1.0, (numbers * correlation.dtype.itemsize / cpu.costs.l3) ** 2)
     return numbers * (costs.number + costs.streamed * streamed) * 64 / cpu.vector_bytes / threads

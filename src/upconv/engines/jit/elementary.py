@@ -1,4 +1,4 @@
-"""More elementary functions on vectors in registers, for the elementwise chains of networks.
+"""More elementary functions of vectors in registers, for elementwise chains in networks.
 
 The symbols n, r and q are those of activation.py. With t = exp(-|v|):
 
@@ -12,8 +12,8 @@ The symbols n, r and q are those of activation.py. With t = exp(-|v|):
 
 Largest errors in units in the last place, as measured by `tests/network/test_pointwise.py`: 8 for
 gelu_tanh and mish where v > -1, and more next to 0 in the tail of negative v; 4 for all others
-except sines. A sine has the error of rounding v to the element type, and one unit more. Numbers
-beyond 2^22 (2^51 in float64) are further apart than half a period.
+except sines. A sine has the error of rounding v to the element type, plus one unit. Numbers beyond
+2^22 (2^51 in float64) are further apart than half a period.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PI = {
 
 
 def expm1_of_negative(f: Function, v: Value) -> Value:
-    """exp(v) - 1, where v <= 0; NaN for NaN."""
+    """Return exp(v) - 1 for v <= 0; NaN for NaN."""
     lanes = Lanes(f, v.type)
     # Below -one the result rounds to -1.
     power, rest = lanes.reduced(lanes.at_least(-2 * lanes.format.one, v), 0)
@@ -43,7 +43,7 @@ def expm1_of_negative(f: Function, v: Value) -> Value:
 
 
 def softplus(f: Function, v: Value) -> Value:
-    """log(1 + exp(v)); NaN for NaN."""
+    """Return log(1 + exp(v)); NaN for NaN."""
     lanes = Lanes(f, v.type)
     form = lanes.format
     negative = lanes.magnitude(v) * -1.0
@@ -57,7 +57,7 @@ def softplus(f: Function, v: Value) -> Value:
 
 
 def exp(f: Function, v: Value) -> Value:
-    """exp(v); NaN for NaN."""
+    """Return exp(v); NaN for NaN."""
     lanes = Lanes(f, v.type)
     zero = lanes.format.zero
     half = lanes.at_most(-zero, lanes.at_least(zero, v)) * 0.5
@@ -67,13 +67,13 @@ def exp(f: Function, v: Value) -> Value:
 
 
 def gelu_tanh(f: Function, v: Value) -> Value:
-    """v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) / 2, the tanh approximation of gelu."""
+    """Return v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) / 2, gelu's tanh approximation."""
     u = f.multiply_add(v * v, f.constant(v.type, 0.044715), f.constant(v.type, 1.0)) * v
     return v * activated(f, Activation.SIGMOID, 0.0, u * (2 * (2 / pi) ** 0.5))
 
 
 def mish(f: Function, v: Value) -> Value:
-    """v tanh(log(1 + exp(v)))."""
+    """Return v tanh(log(1 + exp(v)))."""
     lanes = Lanes(f, v.type)
     e = exp(f, lanes.at_most(lanes.format.one, v))
     t = e * (e + 2)
@@ -81,13 +81,13 @@ def mish(f: Function, v: Value) -> Value:
 
 
 def sine_squared(f: Function, v: Value) -> Value:
-    """sin(v)^2, between 0 and 1; NaN for infinity and NaN."""
+    """Return sin(v)^2, between 0 and 1; NaN for infinity and NaN."""
     s = _sine(f, v, 0)[0]
     return s * s
 
 
 def sine(f: Function, v: Value, quarters: float) -> Value:
-    """sin(v + pi quarters), where `quarters` is 0 or 1/2; NaN for infinity and NaN."""
+    """Return sin(v + pi quarters), where `quarters` is 0 or 1/2; NaN for infinity and NaN."""
     bits = Lanes(f, v.type).bits
     s, shifted = (f.convert("bitcast", number, bits) for number in _sine(f, v, quarters))
     sign = shifted << (31 if split(v.type)[0] == FLOAT else 63)
@@ -95,7 +95,7 @@ def sine(f: Function, v: Value, quarters: float) -> Value:
 
 
 def _sine(f: Function, v: Value, quarters: float) -> tuple[Value, Value]:
-    """A sine without its sign, and a number with the same last bit as n."""
+    """Return a sine without its sign, and a number with the same last bit as n."""
     lanes = Lanes(f, v.type)
     element = split(v.type)[0]
     shift = f.constant(v.type, 1.5 * 2.0**lanes.format.fraction)

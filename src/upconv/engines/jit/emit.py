@@ -1,8 +1,8 @@
 """An emitter of LLVM IR as text, which lets kernels read like loops.
 
 Writing text is ten times as fast as building objects, and the time to the first result matters.
-Values are in static single assignment form from the start: a loop carries the values that change
-in it, so no pass has to find them.
+Values are in static single assignment form from the start: a loop lists the values that change in
+it, so no pass has to find them.
 
     with f.loop(0, count, carried=[total]) as loop:     total = init
         x = f.load(FLOAT, f.at(p, loop.index, FLOAT))   for index in range(0, count):
@@ -36,7 +36,7 @@ from .values import (
 
 
 def signature(parameters: str) -> dict[str, str]:
-    """The parameters of a function: a star marks an address, the others are 64-bit integers.
+    """Return a function's parameters: a star marks an address, the others are 64-bit integers.
 
     >>> signature("dst* count")
     {'dst': 'ptr', 'count': 'i64'}
@@ -84,7 +84,7 @@ class Function(Instructions):
         self.append(f"br i1 {condition.name}, label %{yes}, label %{no}")
 
     def text(self) -> str:
-        """The finished function."""
+        """Return the finished function's IR."""
         arguments = ", ".join(
             f"{v.type}{' noundef' if v.type != PTR else ''} {v.name}"
             for v in self.parameters.values()
@@ -123,7 +123,7 @@ class Function(Instructions):
 
     @contextmanager
     def forever(self) -> Iterator[str]:
-        """Emit a loop that only `leave` ends; `leave` takes the label that this yields."""
+        """Emit a loop that only `leave` ends; pass it the label that this yields."""
         body, done = self._fresh("body"), self._fresh("done")
         self._jump(body)
         self._start(body)
@@ -154,7 +154,7 @@ class Function(Instructions):
     def store_below(
         self, value: Value, address: Value, count: Value, mask: Value | None = None
     ) -> None:
-        """Write the lanes below number `count`, whose mask is `mask` if it is known.
+        """Write the first `count` lanes; their mask is `mask`, if known.
 
         Without AVX-512, a store under a mask takes up to 18 cycles (Zen 3, 2026-11-28), so a full
         vector is stored without one.
@@ -164,7 +164,7 @@ class Function(Instructions):
         if self._cpu is not None and self._cpu.vector_bytes == LINE:
             self.store_lanes(value, address, mask)
             return
-        if BYTES[element] == 2 and element != I16:  # no register of another block holds bfloat16
+        if BYTES[element] == 2 and element != I16:  # bfloat16 cannot cross into another block
             value = self.convert("bitcast", value, vector(I16, lanes))
         is_full = count >= lanes
         with self.when(is_full):
@@ -178,13 +178,13 @@ class Function(Instructions):
         self.append(f"call void {name}({listed(map(as_value, arguments))})")
 
     def call_foreign(self, name: str, *arguments: Operand) -> Value:
-        """Call a C function by its name from `compile.provided`; it returns an int."""
+        """Call a C function, which returns an int, by its name from `compile.provided`."""
         self._declare(f"declare i32 @{name}(...)")
         return self._do(I32, f"call i32 (...) @{name}({listed(map(as_value, arguments))})")
 
 
 class Module:
-    """Functions that are compiled together for a processor."""
+    """Functions compiled together for a processor."""
 
     def __init__(self, cpu: Cpu | None = None) -> None:
         self.cpu = cpu
@@ -192,7 +192,7 @@ class Module:
         self._declarations: dict[str, None] = {}
 
     def declare(self, line: str) -> None:
-        """Declare an intrinsic or a foreign function."""
+        """Declare an intrinsic or a C function."""
         self._declarations[line] = None
 
     @contextmanager
@@ -205,7 +205,7 @@ class Module:
         self._functions.append(function.text())
 
     def text(self) -> str:
-        """The text of the module."""
+        """Return the module's IR."""
         attributes = self.cpu.attributes if self.cpu else "nounwind"
         marks = f"attributes #0 = {{ {attributes} }}\n!0 = !{{i32 1}}\n"
         return "\n".join([*self._declarations, *self._functions, marks])

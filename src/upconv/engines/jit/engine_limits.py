@@ -1,6 +1,6 @@
-"""Limits of the JIT engine: it refuses problems that need very large tables or very much code.
+"""Limits of the JIT engine: it refuses problems that need very large tables or too much code.
 
-The limits of the positions kernel are in the function `refusal` of positions/candidates.py.
+The positions kernel's limits are in `refusal` in positions/candidates.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...problem import Direction, Problem
 
 
 def too_much(problem: Problem) -> str | None:
-    """Return why a problem would need too much code or too large tables, or None."""
+    """Return why a problem would need too much code or tables that are too large, or None."""
     *outer, last = problem.axes
     sizes = (prod(getattr(axis, side) for axis in problem.axes) for side in ("size", "out"))
     limits = [
@@ -44,5 +44,5 @@ def too_much(problem: Problem) -> str | None:
         ]
     for name, number, most in limits:
         if number > most:
-            return f"it makes tables for at most {most} {name}, and this has {number}"
+            return f"its tables hold at most {most} {name}, and this problem has {number}"
     return None

@@ -45,7 +45,7 @@ class Instructions:
         return value
 
     def _declared(self, result: str, name: str, *operands: Value) -> str:
-        """Declare an intrinsic, and return the text of a call."""
+        """Declare an intrinsic, and return the IR of a call to it."""
         self._declare(f"declare {result} @{name}({', '.join(v.type for v in operands)})")
         return f"call {result} @{name}({listed(operands)})"
 
@@ -61,34 +61,34 @@ class Instructions:
         return compared(relation, a, b)
 
     def select(self, condition: Value, a: Number, b: Number) -> Value:
-        """a where `condition` (one bit, or one per lane) holds, else b."""
+        """Return a if `condition` (one bit, or one per lane) holds, else b."""
         kind = next((operand.type for operand in (a, b) if isinstance(operand, Value)), I64)
         yes, no = (f"{kind} {spelled(kind, operand)}" for operand in (a, b))
         return self._do(kind, f"select {condition.type} {condition.name}, {yes}, {no}")
 
     def min(self, a: Operand, b: Operand) -> Value:
-        """The smaller of two integers."""
+        """Return the smaller of two integers."""
         return self.select(compared("slt", a, b), a, b)
 
     def max(self, a: Operand, b: Operand) -> Value:
-        """The larger of two integers."""
+        """Return the larger of two integers."""
         return self.select(compared("sgt", a, b), a, b)
 
     def constant(self, kind: str, number: float) -> Value:
-        """A constant; for a vector type it is in every lane."""
+        """Return a constant; for a vector type it is in every lane."""
         return Value(kind, spelled(kind, number), self._do)
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once if the processor has the instruction, else twice: to round once,
-        LLVM would call the C library."""
+        """Return a * b + c, rounded once if the processor has the instruction, else twice: to round
+        once, LLVM would call the C library."""
         return self.fma(a, b, c) if self._cpu is None or self._cpu.fused else a * b + c
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once."""
+        """Return a * b + c, rounded once."""
         return self.intrinsic("llvm.fma", a, b, c)
 
     def dots(self, total: Value, a: Value, b: Value) -> Value:
-        """total + a[2i+1] * b[2i+1] + a[2i] * b[2i] in each lane i, by an AVX512-BF16 instruction.
+        """Return total + a[2i+1] * b[2i+1] + a[2i] * b[2i] in each lane i (AVX512-BF16).
 
         a and b are vectors of total's type that hold two bfloat16 for each float32. Both sums are
         rounded to nearest even; subnormal operands and results become zero.
@@ -99,8 +99,8 @@ class Instructions:
         return self._do(total.type, self._declared(total.type, name, total, a, b))
 
     def narrow(self, low: Value, high: Value) -> Value:
-        """Convert two vectors of 16 float32 to 32 bfloat16 by an AVX512-BF16 instruction: rounded
-        to nearest even, subnormal numbers to zero."""
+        """Convert two vectors of 16 float32 to 32 bfloat16 with an AVX512-BF16 instruction. It
+        rounds to nearest even, and subnormal numbers to zero."""
         result, name = vector(BFLOAT, 32), "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
         return self._do(result, self._declared(result, name, high, low))
 
@@ -120,7 +120,7 @@ class Instructions:
     # Vectors ------------------------------------------------------------------------------------
 
     def broadcast(self, scalar: Value, lanes: int) -> Value:
-        """A scalar in every lane."""
+        """Return a vector with a scalar in every lane."""
         kind = vector(scalar.type, lanes)
         one = self._do(kind, f"insertelement {kind} poison, {scalar.type} {scalar.name}, i64 0")
         return self._do(
@@ -138,7 +138,7 @@ class Instructions:
         )
 
     def lanes_below(self, count: Operand, lanes: int) -> Value:
-        """A mask of the lanes below number `count`."""
+        """Return a mask of the first `count` lanes."""
         kind = vector(I32, lanes)
         short = self.convert("trunc", as_value(count), I32)
         limit = self.broadcast(short, lanes)
@@ -146,20 +146,20 @@ class Instructions:
         return self._do(vector(I1, lanes), f"icmp sgt {kind} {limit.name}, <{numbers}>")
 
     def integer(self, number: int) -> Value:
-        """A 64-bit constant."""
+        """Return a 64-bit constant."""
         return Value(I64, str(number), self._do)
 
     # Memory -------------------------------------------------------------------------------------
 
     def at(self, base: Value, index: Operand, element: str) -> Value:
-        """The address of base[index], for elements of a type."""
+        """Return the address of base[index], for elements of a type."""
         if not isinstance(index, Value) and index == 0:
             return base
         offset = f"i64 {spelled(I64, index)}"
         return self._do(PTR, f"getelementptr inbounds {element}, ptr {base.name}, {offset}")
 
     def word(self, base: Value, index: Operand = 0) -> Value:
-        """Load base[index] of 64-bit integers."""
+        """Load base[index], a 64-bit integer."""
         return self.load(I64, self.at(base, index, I64))
 
     def load(self, kind: str, address: Value) -> Value:
@@ -169,7 +169,7 @@ class Instructions:
     def store(self, value: Value, address: Value, *, past: bool = False) -> None:
         """Write to an address, which need only be aligned to an element.
 
-        `past` writes past the caches: the address must be aligned to a vector, and `drain` follow.
+        `past` bypasses the caches; it needs an address aligned to a vector, and `drain` afterwards.
         """
         align, how = BYTES[split(value.type)[0]], ""
         if past and self._cpu:
@@ -181,7 +181,7 @@ class Instructions:
         self.append("fence seq_cst")
 
     def load_lanes(self, kind: str, address: Value, mask: Value) -> Value:
-        """Load the lanes of a mask; the others are zero, and their memory is not touched."""
+        """Load the lanes that a mask selects; the others are zero, and their memory is not read."""
         element, count = split(kind)
         if BYTES[element] == 2 and element != I16:
             # As integers: without 16-bit float instructions, LLVM calls a library per number.
@@ -192,7 +192,7 @@ class Instructions:
         return self._do(kind, self._declared(kind, name, address, align, mask, others))
 
     def store_lanes(self, value: Value, address: Value, mask: Value) -> None:
-        """Write the lanes of a mask; the memory of the others is not touched."""
+        """Write the lanes that a mask selects; the others' memory is not touched."""
         element, count = split(value.type)
         if BYTES[element] == 2 and element != I16:
             value = self.convert("bitcast", value, vector(I16, count))
@@ -213,19 +213,19 @@ class Instructions:
             self.store_lanes(value, address, self.lanes_below(count, split(value.type)[1]))
 
     def prefetch(self, address: Value, *, write: bool = False, near: bool = False) -> None:
-        """Prefetch the cache line of an address, which need not be mapped: for reading, into the
-        second-level cache (`near`: the first), or for writing."""
+        """Prefetch the cache line at an address, which need not be mapped: for writing, or for
+        reading into the second-level cache (`near`: the first)."""
         access = (1, 3, 1) if write else (0, 3, 1) if near else (0, 2, 1)
         numbers = (Value(I32, str(number)) for number in access)
         self.append(self._declared("void", "llvm.prefetch.p0", address, *numbers))
 
     def take(self, address: Value) -> Value:
-        """Atomically return the number at an address and add 1 to it. The caller sees everything
-        that earlier callers wrote."""
+        """Atomically return the number at an address and add 1 to it. The caller then sees all that
+        earlier callers have written."""
         return self._do(I64, f"atomicrmw add ptr {address.name}, i64 1 acq_rel")
 
     def observe(self, address: Value, order: str = "acquire") -> Value:
-        """Load the number at an address that other threads write."""
+        """Load a number that other threads write."""
         return self._do(I64, f"load atomic i64, ptr {address.name} {order}, align 8")
 
     def publish(self, value: Operand, address: Value, order: str = "release") -> None:
@@ -239,7 +239,7 @@ class Instructions:
         )
 
     def replace(self, address: Value, old: Value, new: Value) -> Value:
-        """Atomically replace the number at an address by `new` if it is `old`; return whether."""
+        """Atomically replace `old` at an address by `new`; return whether `old` was there."""
         change = f"i64 {old.name}, i64 {new.name} seq_cst seq_cst"
         pair = self._do("{ i64, i1 }", f"cmpxchg ptr {address.name}, {change}")
         return self._do(I1, f"extractvalue {pair.type} {pair.name}, 1")
@@ -247,7 +247,7 @@ class Instructions:
     def relax(self, triple: str) -> None:
         """Tell the processor that this is an iteration of a waiting loop.
 
-        It uses intrinsics: inline assembly would need LLVM's assembler, which is not initialised.
+        It uses intrinsics: inline assembly would need LLVM's assembler, which is not initialized.
         """
         if triple.startswith(("x86_64", "i686", "amd64")):
             self.append(self._declared("void", "llvm.x86.sse2.pause"))
@@ -259,7 +259,7 @@ class Instructions:
         self.append('fence syncscope("singlethread") seq_cst')
 
     def scratch(self, nbytes: int) -> Value:
-        """Memory on this function's stack, aligned to 64 bytes."""
+        """Reserve memory on this function's stack, aligned to 64 bytes."""
         value = Value(PTR, f"%{self._fresh('scratch')}", self._do)
         self._allocas.append(f"  {value.name} = alloca [{nbytes} x i8], align 64")
         return value

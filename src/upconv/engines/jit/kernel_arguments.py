@@ -1,7 +1,7 @@
 """Argument blocks: the 64-bit numbers that a compiled function reads, by name on both sides.
 
-A function that all threads run takes one pointer to such a block. Counters that
-threads share have cache lines of their own.
+A function that all threads run takes one pointer to such a block. Counters that threads share are
+in separate cache lines.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 class ArgumentLayout:
     """The layout of an argument block: numbers and addresses (`signature`), and counters.
 
-    The counters follow the first line of numbers, so their indices depend on nothing else. Each has
-    a line, in which further counters may follow it."""
+    The counters follow the first line of numbers, so their indices are fixed. Each begins a line,
+    in which further counters may follow it."""
 
     def __init__(self, numbers: str, counters: str) -> None:
         self.types, shared = signature(numbers), counters.split()
-        behind = _LINE * len(shared)
-        self.indices = {n: i if i < _LINE else i + behind for i, n in enumerate(self.types)}
+        counters_size = _LINE * len(shared)
+        self.indices = {n: i + (i >= _LINE) * counters_size for i, n in enumerate(self.types)}
         self.indices |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
-        self.zeros = array("q", bytes(8 * behind))
+        self.zeros = array("q", bytes(8 * counters_size))
         self.pointers = {self.indices[n] for n, kind in self.types.items() if kind == PTR}
-        self._count = behind + -(-len(self.types) // _LINE) * _LINE
+        self._count = counters_size + -(-len(self.types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
-        """Return a new block with some values; the others are zero."""
+        """Return a new block with these values; the others are zero."""
         numbers = array("q", bytes(8 * self._count))
         block = Block(self, numbers)
         block.update(values)
         return block
 
     def reader(self, f: Function) -> Arguments:
-        """Return a reader of the block that a function's parameter `args` points to."""
+        """Return a reader for the block to which a function's parameter `args` points."""
         return Arguments(f, self)
 
 
 class Block:
-    """An argument block in memory, in an array that is faster to copy and fill than NumPy's."""
+    """An argument block, in an array type that is faster to copy and fill than NumPy's."""
 
     __slots__ = ("address", "layout", "numbers")
 
@@ -60,7 +60,7 @@ class Block:
         self.address, _ = numbers.buffer_info()
 
     def update(self, values: Mapping[str, int]) -> None:
-        """Set some values, by name."""
+        """Set values by name."""
         numbers, indices = self.numbers, self.layout.indices
         for name, value in values.items():
             numbers[indices[name]] = value
@@ -74,7 +74,7 @@ class Block:
         return 8 * len(self.numbers)
 
     def address_of(self, name: str) -> int:
-        """The address of a number."""
+        """Return the address of a number."""
         return self.address + 8 * self.layout.indices[name]
 
     def restart(self) -> None:
@@ -92,7 +92,7 @@ class Block:
 
 
 class Blocks:
-    """A pool of argument blocks made from a template. Values that a run does not set may be left
+    """A pool of argument blocks copied from a template. Values that a run does not set may be left
     over from an earlier run."""
 
     def __init__(self, template: Block) -> None:
@@ -100,26 +100,26 @@ class Blocks:
         self._free: deque[Block] = deque(maxlen=8)
 
     def bound(self, values: Mapping[str, int]) -> Block:
-        """Return a new block with these values, which `run` does not reuse."""
+        """Return a new block with these values, which `run` never reuses."""
         block = self._template.copy()
         block.update(values)
         return block
 
     def pointers(self, values: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Return the indices and the numbers of the values that are addresses."""
+        """Return the index and value of each value that is an address."""
         layout = self._template.layout
         numbered = [(layout.indices[name], value) for name, value in values.items()]
         return [(i, value) for i, value in numbered if value and i in layout.pointers]
 
     def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
-        """Run the function at address `work` on some threads with a block of these values. Return
-        the value of the counter `flag`, or 0."""
+        """Run the function at address `work` on `threads` threads with a block of these values.
+        Return the value of the counter `flag`, or 0."""
         block = self.taken(values)
         pool.run(work, block.address, threads)
         return self.given_back(block, flag)
 
     def taken(self, values: Mapping[str, int]) -> Block:
-        """Return a block with these values; return it to the pool by `given_back` after the run."""
+        """Take a block from the pool, and set values; `given_back` returns it after the run."""
         try:
             block = self._free.pop()
             block.restart()
@@ -136,13 +136,13 @@ class Blocks:
 
 
 class Arguments:
-    """Reads an argument block inside a function."""
+    """A reader of an argument block inside a function."""
 
     def __init__(self, f: Function, layout: ArgumentLayout) -> None:
         self._f, self._layout = f, layout
 
     def address(self, name: str) -> Value:
-        """The address of a number in the block."""
+        """Return the address of a number in the block."""
         return self._f.at(self._f["args"], self._layout.indices[name], I64)
 
     def __getitem__(self, name: str) -> Value:
@@ -156,7 +156,7 @@ def record(long: str, short: str = "") -> np.dtype[Any]:
 
 
 def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) -> Table:
-    """Return a table of records with some columns; the others are zero."""
+    """Return a table of records with these columns; the others are zero."""
     table = np.zeros(shape, kind)
     for name, column in columns.items():
         table[name] = column
@@ -164,8 +164,8 @@ def filled(kind: np.dtype[Any], shape: int | tuple[int, ...], **columns: Any) ->
 
 
 def offsets(counts: Sequence[int], *steps: Sequence[int]) -> Table:
-    """Return the sums of index times step for all indices below `counts`, the last index fastest.
-    The result has one row for each element of `steps`."""
+    """Return sums of index times step over all index tuples below `counts`, last index fastest. The
+    result has one row for each element of `steps`."""
     total = np.zeros((len(steps), 1), np.int64)
     for count, step in zip(counts, zip(*steps, strict=True), strict=True):
         if count != 1:
@@ -175,14 +175,14 @@ def offsets(counts: Sequence[int], *steps: Sequence[int]) -> Table:
 
 
 class Record:
-    """Reads a record of a table, of 64-bit and 32-bit integers, inside a function."""
+    """A reader of a table's record of 64-bit and 32-bit integers, inside a function."""
 
     def __init__(self, f: Function, address: Value, kind: np.dtype[Any]) -> None:
         self._f, self.address, self._kind = f, address, kind
 
     @classmethod
     def of(cls, f: Function, table: Value, number: Value, kind: np.dtype[Any]) -> Record:
-        """The record with this number in a table."""
+        """Return the record with this number in a table."""
         return cls(f, table + number * kind.itemsize, kind)
 
     def __getitem__(self, name: str) -> Value:
@@ -195,14 +195,14 @@ class Record:
 
 @contextmanager
 def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
-    """Take numbers below `count` from a counter that all threads share, until none are left."""
+    """Emit a loop that takes numbers below `count` from a counter that all threads share."""
     with f.forever() as taking:
         job = f.take(counter)
         f.leave(taking, job >= count)
         yield job
 
 
-_PATIENCE = 1000  # iterations of waiting, about 30 us, before the thread yields
+_PATIENCE = 1000  # wait iterations, about 30 us, before the thread yields
 
 
 def wait(
@@ -210,7 +210,7 @@ def wait(
 ) -> None:
     """Wait until a counter that all threads share has reached `count`.
 
-    `meanwhile` emits the body of the waiting loop; without it, an iteration relaxes.
+    `meanwhile` emits the waiting loop's body; the default is a pause instruction.
     """
     iterations = f.scratch(8)
     f.store(f.integer(0), iterations)

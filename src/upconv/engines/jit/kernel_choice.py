@@ -1,11 +1,11 @@
-"""The choice of a kernel: one table of candidates per problem, number of threads and processor.
+"""The choice of a kernel, from a table of candidates per problem, thread count and processor.
 
-Every kernel lists its candidates in the file `candidates.py` of its folder. The table also lists
-libdnnl, by measured times (libdnnl_times.py). All cycles are per thread (processor_costs.py). Code
-that chooses, tunes, explains, or needs one order of sums for all chunks reads this table.
+Every kernel lists its candidates in `candidates.py` in its folder. The table also lists libdnnl,
+using measured times (libdnnl_times.py). All cycles are per thread (processor_costs.py). Code that
+chooses, tunes, explains, or needs one order of sums for all chunks reads this table.
 
 The cycles of all direct kernels are divided by the number of threads in the same way. So the number
-of threads changes neither the choice between them nor one bit of their results.
+of threads changes neither the choice among them nor a single bit of their results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tiles(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, 
 
 
 KERNELS = (positions, channels, planes, tiles, im2col)
-"""Functions that list the candidates with direct sums; the first of equal cycles is preferred."""
+"""Functions that list the candidates with direct sums; of equal ones, the first is preferred."""
 
 
 @lru_cache(maxsize=512)  # six classes of sizes for a model of 80 layers
@@ -53,7 +53,7 @@ def table(
 ) -> tuple[Candidate, ...]:
     """Return the candidates for a problem: `every` one, or only those that the model might take.
 
-    prepared: whether many runs follow the choice, so that choosing may take longer.
+    prepared: whether many runs will follow the choice, so that choosing may take longer.
     """
     reason = refusal(problem, cpu)
     if reason is not None:
@@ -61,7 +61,7 @@ def table(
     inner = interior_of(problem, margins=True).problem
     if inner is None:
         reason = "there is nothing to multiply"
-        # Any order of sums is correct here, but chunks of other sizes need a definite one.
+        # Any order of sums is correct here, but chunks of other sizes require one to be named.
         nothing = Candidate("jit", "", sums=CHANNELS, reason=reason)
         return (nothing, refused("winograd", reason, winograd=True))
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -92,9 +92,9 @@ def table(
 def _cast(
     problem: Problem, candidates: Iterable[Candidate], threads: int, cpu: Cpu
 ) -> Iterator[Candidate]:
-    """Add to the candidates the cycles of rounding operands in copies.
+    """Add the cycles of rounding operands, which needs copies, to the candidates.
 
-    Tiles need no copies. Dot products need no copies of data that is transposed or packed.
+    Tiles need no copies, and dot products none of data that is transposed or packed.
     """
     numbers = prod(problem.operand_shapes[0])
     if problem.direction is Direction.WEIGHT_GRAD:
@@ -107,7 +107,7 @@ def _cast(
 
 
 def _eligible(candidates: list[Candidate]) -> list[Candidate]:
-    """Make candidates on request eligible for the model if there are no others."""
+    """Let the model choose candidates on request if there are no others."""
     if any(candidate.eligible is Eligible.BY_MODEL for candidate in candidates):
         return candidates
     return [
@@ -122,7 +122,7 @@ def _winograd(
     problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool, direct: float,
     prepared: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
-    """Return the candidates of Winograd's algorithm, beside direct sums that take `direct` cycles.
+    """Return the candidates of Winograd's algorithm, given that direct sums take `direct` cycles.
 
     They leave out outputs that no input reaches: neighbours would add rounding errors to them.
     """
@@ -136,11 +136,11 @@ def _winograd(
 
 @lru_cache(maxsize=256)
 def size_class(problem: Problem) -> Problem:
-    """Return the problem whose table this problem shares: sizes above 64 are rounded up to eighths
-    of a power of two.
+    """Return the problem whose table this problem uses: sizes above 64 are rounded up to eighths of
+    a power of two, and so grow by less than an eighth.
 
-    A vocoder sees a new length with every sentence. Its lengths share a few tables, and mostly the
-    code that these choose. A size grows by less than an eighth.
+    A vocoder meets a new length with every sentence. All lengths share a few tables, and mostly the
+    same code.
     """
     axes = tuple(_rounded(axis) for axis in problem.axes)
     if axes == problem.axes:
@@ -152,13 +152,13 @@ def size_class(problem: Problem) -> Problem:
 def _rounded(axis: Axis) -> Axis:
     crops = max(axis.crop_begin, axis.crop_end)
     if axis.size <= _EXACT or crops > axis.dilation * (axis.kernel - 1):
-        return axis  # if crops leave out inputs, another size may have another interior
+        return axis  # if crops leave out inputs, the interior may depend on the size
     step = 1 << ((axis.size - 1).bit_length() - 4)
     size = -(-axis.size // step) * step
     return axis if size == axis.size else replace(axis, size=size)
 
 
-_EXACT = 64  # sizes up to this fill few vectors, so each has its own table
+_EXACT = 64  # sizes up to this fill few vectors, so each has a separate table
 
 
 def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
@@ -170,7 +170,7 @@ def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
 
 @lru_cache(maxsize=512)  # as for `table`
 def refusal(problem: Problem, cpu: Cpu) -> str | None:
-    """Return why the engine refuses a problem, or None; it does not enumerate phases."""
+    """Return why the engine refuses a problem, or None, without enumerating phases."""
     if problem.tf32:
         return tf32_refusal(problem)
     if problem.dtype is DType.FLOAT16 and not cpu.half:
@@ -181,7 +181,7 @@ def refusal(problem: Problem, cpu: Cpu) -> str | None:
 
 @lru_cache(maxsize=64)  # both the choice of a kernel and the kernel need it
 def interior_of(problem: Problem, *, margins: bool) -> Interior:
-    """Return the part of a problem that kernels compute.
+    """Return the interior of a problem, which is the part that kernels compute.
 
     Axes of one point are left out, so that vectors run along a last axis with positions. `margins`
     includes outputs that no input reaches.

@@ -1,4 +1,4 @@
-"""Run times of libdnnl relative to this engine's direct sums, measured by class of layers.
+"""Run times of libdnnl relative to this engine's direct sums, measured per class of layers.
 
 A factor is libdnnl's time divided by this engine's. On layers of real models (Zen 4, one thread,
 2026-11-22 and 23; in brackets, restricted to AVX2):
@@ -14,19 +14,19 @@ With AVX2 on a Zen 3 (libdnnl 3.2, one thread, 2026-11-28), 150 layers of both l
     1 to 6 channels to sum over, channels last 0.46 to 0.92, channels first with a stride 0.7 to
     0.9; with 9 taps in a row or more, or more than 21 taps and channels of a row, 1.0 to 1.9
     channels-last data of more channels: one tap 0.76 to 1.0, more taps 0.86 to 2
-    channels-last depthwise images of 3x3 taps or with a stride 0.6 to 0.83, of more 0.8 to 1.2
-    channels-last depthwise layers of one axis 6 to 19
+    channels-last depthwise images with 3x3 taps or a stride 0.6 to 0.83, with more taps 0.8 to 1.2
+    channels-last depthwise layers with one axis 6 to 19
     channels-last groups 0.94 to 2, with one result channel 0.5 to 1.5
 
-On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl uses tiles too:
+On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl also uses tiles:
 
-    44 layers in both directions and layouts 0.65 to 12, geometric mean 1.40: channels-last
+    44 layers, both directions and layouts: 0.65 to 12, geometric mean 1.40; channels-last
     convolutions of stride 1 0.7 to 1.0, input gradients of volumes 5 to 12, packing 1.4 to 7
-    weight gradients of 22 classes that this engine computes by tiles 0.78 to 8, but below 1 for
-    two of them only, with channels-last data; of eight other classes, with few channels, 0.8 to 70
+    weight gradients of 22 classes that this engine computes with tiles 0.78 to 8, below 1 only for
+    two of them, with channels-last data; of eight other classes, with few channels, 0.8 to 70
 
-On the same Xeon held to AVX512-BF16 without tiles, 44 layers in three directions and both layouts:
-0.88 to 64, of which one below 1. With AVX2 alone libdnnl refuses bfloat16.
+On the same Xeon, restricted to AVX512-BF16 without tiles, 44 layers in all directions and layouts:
+0.88 to 64, only one of them below 1. With only AVX2, libdnnl refuses bfloat16.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _NO_ROUNDING = replace(refused("", "it does not round operands"), engine="onednn
 _SLOWER = 1.5, "it is faster on few classes of layers"
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS, _FEW_TAPS = 8, 16, 64, 9
 _LONG_ROW, _MERGED = 9, 21
-"""From so many taps of a row on, or more than so many inputs of all channels under them, the JIT
-engine sums few channels and the taps of a row together with AVX2."""
+"""With at least `_LONG_ROW` taps per row, or more than `_MERGED` inputs under a row's taps, the JIT
+engine on AVX2 sums over a row's taps and its few channels in one loop."""
 _PACK_TILES = 4.0  # relative to tiles: the time to pack a weight
 _PACK = 2.3  # relative to other kernels: the time to pack a weight
 
@@ -87,8 +87,8 @@ def _beside_tiles(correlation: Correlation, *, forward: bool) -> tuple[float, st
     last = correlation.layout is DataLayout.NXC and correlation.groups == 1
     dense = not forward and all(line.step == 1 for line in correlation.lines)
     if last and dense and (correlation.rank < 3 or correlation.taps == 1):
-        return 0.9, "it reads channels-last images as they are"
-    return 1.3, "it has tiles too, but needs more memory and time to arrange data"
+        return 0.9, "it reads channels-last images in place"
+    return 1.3, "it also uses tiles, but needs more memory and time to arrange data"
 
 
 def _forward(problem: Problem) -> tuple[float, str]:
@@ -152,7 +152,7 @@ def _weight_grad(problem: Problem) -> tuple[float, str]:
     kernel, channels_first = problem.kernel, problem.layout is DataLayout.NCX
     channels = max(problem.in_channels, problem.out_channels) // problem.groups
     if channels_first and prod(kernel) == 1:
-        return 0.9, "transposing channels-first data takes long for a weight of one tap"
+        return 0.9, "transposing channels-first data takes too long for a weight of one tap"
     if channels == 1 < problem.groups and kernel == (3, 3):
         return 0.75, "libdnnl has a kernel for depthwise weights of 3x3 taps"
     if not channels_first and problem.groups > 1 and 1 < channels < _LANES:

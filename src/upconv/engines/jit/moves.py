@@ -1,7 +1,7 @@
-"""Moves as native code: transposed matrices, and channels split into positions.
+"""Data movement as native code: transposing matrices, and splitting channels into positions.
 
-windows.py uses the same tables. They say from which rows of the input a row of the result is
-computed (`ROW`, `TAP`), which part of the rows a job computes (`PART`), and where images begin
+windows.py uses the same tables. They list the input rows from which each row of the result is
+computed (`ROW`, `TAP`), the part that each job computes (`PART`), and where images begin
 (`IMAGE`).
 """
 
@@ -20,7 +20,7 @@ from .values import BYTES, I64, Value, split, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
 WINDOWS = (
-    "x* y* rows* taps* line_rows* line_taps*"  # arrays, and tables of the other axes and the last
+    "x* y* rows* taps* line_rows* line_taps*"  # arrays; tables for the other axes and for the last
     " width kernel dilation scale*"  # positions of an input row, of a window, and between taps; and
     # the factors of sums along the row
     " segment channels x_step y_step parts*"  # bytes of a line; channels last: bytes of positions
@@ -34,17 +34,17 @@ ROW = record("to tap taps")
 """A row of the result: its first byte in an image, and its taps."""
 TAP = np.dtype([("offset", np.int64), ("weight", np.float64)])
 PART = record("row rows column columns first count")
-"""The rows and columns that a job computes. They need `count` positions of the input from `first`
-on, some of which may lie outside the input's row."""
+"""The rows and columns that a job computes. They need `count` input positions from `first` on, some
+of which may be outside the input's row."""
 IMAGE = record("src dst")
 TURN = record("src dst rows columns src_row dst_row")
 COPY = record("dst src lines")
-"""A copy of full lines of `COPY_BYTES`: byte offsets in two blocks of memory, and a line count."""
+"""A copy of entire lines of `COPY_BYTES`: byte offsets in two memory blocks, and a line count."""
 COPY_BYTES = 64
 
 
 def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Value:
-    """Elements first, first + n, first + 2n ... of n adjacent vectors."""
+    """Return the elements first, first + n, first + 2n ... of n adjacent vectors."""
     stride = len(vectors)
     order = [first + lane * stride for lane in range(lanes)]
     result = f.shuffle(vectors[0], None, [i % lanes for i in order])
@@ -58,7 +58,7 @@ def every(f: Function, vectors: Sequence[Value], first: int, lanes: int) -> Valu
 def transpose_columns_code(
     module: Module, stored: str, computed: str, columns: int, cpu: Cpu
 ) -> None:
-    """A function `TRANSPOSE` for a `src` of exactly `columns` columns."""
+    """Emit a function `TRANSPOSE` for a `src` with exactly `columns` columns."""
     lanes = cpu.lanes(BYTES[computed])
     kind = vector(stored, lanes)
     with module.function("transpose", TRANSPOSE) as f:
@@ -81,8 +81,8 @@ def _loaded(
     vectors = []
     for first in range(0, count * lanes, lanes):
         left = None if rest is None else rest * count - first
-        # At once: with AVX2, each masked load has blocks of its own, and no register of another
-        # block may hold bfloat16.
+        # Converted at once: with AVX2 each masked load has separate blocks, and bfloat16 must not
+        # cross from one block into another.
         vectors.append(as_bits(f, f.load_some(kind, f.at(src, first, element), left), computed))
     return vectors
 
@@ -100,8 +100,8 @@ def in_vectors(
 
 @compiled("split", kept=16)
 def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
-    """The job `split(args, mine, part, image)`: channel c * factor + i of a position goes to
-    channel c of a position of the result, `parts[i]` bytes after the position for i = 0."""
+    """Emit the job `split(args, mine, part, image)`: channel c * factor + i goes to channel c of
+    another position of the result, `parts[i]` bytes after the position for i = 0."""
     lanes = cpu.lanes(BYTES[stored])
     kind = vector(stored, lanes)
     with module.function("split", JOB) as f:
@@ -128,7 +128,7 @@ def split_code(module: Module, factor: int, stored: str, cpu: Cpu) -> None:
 
 @compiled("turn", kept=2, opt=0)
 def turn_code(module: Module, cpu: Cpu) -> None:
-    """The job `turn(args, mine, turn, image)`, which calls a function that transposes a matrix."""
+    """Emit the job `turn(args, mine, turn, image)`, which calls code that transposes a matrix."""
     del cpu
     with module.function("turn", JOB) as f:
         a = LAYOUT.reader(f)
@@ -140,7 +140,7 @@ def turn_code(module: Module, cpu: Cpu) -> None:
 
 @compiled("copies", kept=2)
 def copies_code(module: Module, cpu: Cpu) -> None:
-    """The function `copies(dst, src, table, count)`, which makes all copies of a table."""
+    """Emit the function `copies(dst, src, table, count)`, which makes all copies in a table."""
     lanes = min(COPY_BYTES, cpu.vector_bytes) // BYTES[I64]
     kind, numbers = vector(I64, lanes), COPY_BYTES // BYTES[I64]
     parameters = signature("dst* src* table* count")

@@ -1,10 +1,10 @@
-"""Arrays in the form that kernels read and write, copied where needed; and the base class of the
-primitives of all kernels.
+"""Arrays in the form that kernels read and write, copied where needed; and the base class of all
+kernels' primitives.
 
-With channels first, kernels accept any strides of images and channels, and step along all other
-axes as in a contiguous array. A residual is read with the strides of y. A copy is scratch memory
-that depends on the arrays of a call, not on its problem. So this file allocates it, and
-`workspace_bytes` does not include it.
+With channels first, kernels accept any strides of images and channels, and expect all other axes
+to be contiguous. A residual is read with the strides of y. A copy is scratch memory that depends
+on the call's arrays, not on its problem. So this file allocates it, and `workspace_bytes` does not
+include it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .values import LINE
 from .walk import walk_code
 
 
-@dataclass(slots=True, eq=False)  # a frozen class takes four times as long to create, in each call
+@dataclass(slots=True, eq=False)  # a frozen class would take four times as long to create per call
 class Operands:
-    """The arrays of a kernel.
+    """A kernel's arrays.
 
-    `copies` are pairs of a caller's array and the array to copy into it. Where a kernel cannot
-    write the results `out` and `second`, `y` and `other` are other memory. `second` is the distance
-    in bytes from y to `other`, or 0.
+    `copies` pairs each caller's array with the array to copy into it. If a kernel cannot write to
+    `out` and `second`, then `y` and `other` are separate memory. `second` is the distance in bytes
+    from y to `other`, or 0.
     """
 
     copies: tuple[tuple[Array, Array], ...]
@@ -53,18 +53,18 @@ class Operands:
     def of(
         cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
     ) -> Operands:
-        """Return the arrays of a call, copied where kernels cannot access them."""
+        """Return a call's arrays, copied if kernels cannot access them."""
         whole = x.ndim == correlation.rank + 2
         if whole and residual is None and second is None and have_no_gaps(out, x):
-            return cls((), out, x, None)  # the fast path of most calls
+            return cls((), out, x, None)  # the fast path for most calls
         y, other, layout = out, second, correlation.layout
         beside = [array for array in (residual, second) if array is not None]
-        if not lies_well(out, layout) or not all(_alike(array, out) for array in beside):
+        if not is_accessible(out, layout) or not all(_alike(array, out) for array in beside):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
             if second is not None:
                 other = laid_out("the second result", second, filled=False)
-        x = lying_well("x", x, layout)
+        x = as_accessible("x", x, layout)
         copies = tuple(
             (array, copy)
             for array, copy in ((out, y), (second, other))
@@ -81,7 +81,7 @@ class Operands:
     def in_place(
         cls, correlation: Correlation, out: Array, x: Array, residual: Maybe, second: Maybe = None
     ) -> Operands:
-        """Return the arrays of a step, which cannot be copies: it is bound to their addresses."""
+        """Return a step's arrays; none may be a copy, since a step is bound to addresses."""
         operands = cls.of(correlation, out, x, residual, second)
         used = operands.x, operands.y, operands.residual, operands.other
         for array, passed in zip(used, (x, out, residual, second), strict=True):
@@ -102,21 +102,21 @@ def have_no_gaps(out: Array, x: Array) -> bool:
 
 
 def _alike(first: Array, second: Array) -> bool:
-    """Whether two arrays of one shape have equal strides along all axes with several elements."""
+    """Whether two arrays of equal shape have equal strides along all axes longer than 1."""
     if first.strides == second.strides:
         return True
     steps = zip(first.shape, first.strides, second.strides, strict=True)
     return all(size < 2 or a == b for size, a, b in steps)
 
 
-def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
+def as_accessible(what: str, array: Array, layout: DataLayout) -> Array:
     """Return an operand that kernels can read: the array itself, or a copy."""
-    return array if lies_well(array, layout) else laid_out(what, array)
+    return array if is_accessible(array, layout) else laid_out(what, array)
 
 
-def lies_well(array: Array, layout: DataLayout) -> bool:
-    """Whether kernels can access the array: it is contiguous, or, with channels first, has gaps
-    only along images and channels."""
+def is_accessible(array: Array, layout: DataLayout) -> bool:
+    """Whether kernels can access an array in place: it is contiguous, or has gaps only between
+    images and between channels that come first."""
     if array.flags.c_contiguous or layout is DataLayout.NXC:
         return array.flags.c_contiguous
     step = array.itemsize
@@ -128,7 +128,7 @@ def lies_well(array: Array, layout: DataLayout) -> bool:
 
 
 def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
-    """Return the address of an operand, and its strides in bytes of image, channel and position."""
+    """Return an operand's address, and its image, channel and position strides in bytes."""
     first, item = layout is DataLayout.NCX, array.itemsize
     channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
     steps = {"image": array.strides[0], "channel": channel, "position": position}
@@ -136,9 +136,9 @@ def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
 
 
 class Kernel:
-    """A correlation computed by one kernel, which packs weights and orders biases in its own way.
+    """A correlation computed by one kernel, which has its own order of weights and biases.
 
-    A kernel has `_launches`: the launches that a call runs in order, with the values they bind.
+    Subclasses define `_launches`: the launches that a call runs in order, with the values to bind.
     """
 
     correlation: Correlation
@@ -148,12 +148,12 @@ class Kernel:
     _pack_threads: int
     _no_bias: Array
     _bias_order: Numbers | None = None
-    """The channel of each bias that code reads; None: each channel once."""
+    """The channel of each bias that the code reads; None means each channel once."""
     packs_in_call = True
-    """Whether the kernel has `run_once`: `order` packs by code that a walk can call."""
+    """Whether `run_once` works: `order` packs with code that a walk can call."""
     _slab = 0
-    """Bytes of a thread's slab of weights, if each thread packs the weights that it multiplies by;
-    0 if a call packs the whole weight first."""
+    """Bytes of a thread's slab of weights, if each thread packs just the weights that it needs; 0
+    if a call packs the whole weight first."""
 
     @property
     def description(self) -> str:
@@ -169,7 +169,7 @@ class Kernel:
         return {}
 
     def pack(self, weight: Array) -> Any:
-        """Return the weight in the kernel's order of use."""
+        """Return the weight in the order in which the kernel uses it."""
         return self.order.pack(weight, self._pack_threads)
 
     def run(
@@ -206,7 +206,7 @@ class Kernel:
     ) -> None:
         """Pack a weight and compute into `out`, which is left invalid if this raises `NonFinite`.
 
-        One native call does both, since after each call Python's code and data are in no cache."""
+        One native call does both, since after each call Python's code and data are out of cache."""
         biases = self._by_channel(bias, slopes)
         plain = residual is None and have_no_gaps(out, a)
         b, packing, _read = self._begin(weight)
@@ -223,7 +223,7 @@ class Kernel:
         self.order.end(packing)
 
     def _begin(self, weight: Array) -> tuple[Array, Block, Array]:
-        """Return memory for what a call packs, the arguments of packing, and what that reads."""
+        """Return memory for a call's packed weight, packing arguments, and the array they read."""
         nbytes = self._slab * self._pack_threads
         begun: tuple[Array, Block, Array] = self.order.begin(weight, nbytes)
         return begun
@@ -232,7 +232,7 @@ class Kernel:
         self, launches: Iterable[tuple[Launch, dict[str, int]]], packing: Block
     ) -> Iterable[tuple[Launch, dict[str, int]]]:
         """Return the same launches, except that the first one packs the weight: before its phases,
-        or by parts if there are slabs."""
+        or in parts if there are slabs."""
         (first, values), *others = launches
         if first.blocks not in self._packing_launches:
             launch, code = first, walk_code(host())
@@ -251,8 +251,8 @@ class Kernel:
         self, plain: bool, arrays: tuple[Array, Array, Any, Array], scratch: int,
         packing: Block | None = None,
     ) -> tuple[tuple[int, ...], Replay | None]:  # fmt: skip
-        """Return the addresses of a call's arrays, and the replay of the first call on such arrays,
-        if they are plain. `packing` is the argument block if the call packs a weight first."""
+        """Return a call's array addresses, and the replay recorded by the first such call, if the
+        arrays are `plain`. `packing` is the argument block if the call packs a weight first."""
         if not plain:
             return (), None
         beside = (0, 0) if packing is None else (packing.address, packing.nbytes)
@@ -273,7 +273,7 @@ class Kernel:
         self, out: Array, a: Array, b: Any, bias: Maybe, residual: Maybe, scratch: int,
         slopes: Maybe = None, second: Maybe = None,
     ) -> list[Step]:  # fmt: skip
-        """Return the steps of `run`, bound to arrays that kernels can access, and to scratch."""
+        """Return the steps of `run`, bound to accessible arrays and to scratch memory."""
         operands = Operands.in_place(self.correlation, out, a, residual, second)
         biases = self._by_channel(bias, slopes)
         weight = self._read(b)
@@ -283,7 +283,7 @@ class Kernel:
         ]
 
     def _read(self, packed: Any) -> Array:
-        """Return the part of a packed weight that code reads."""
+        """Return the part of a packed weight that the code reads."""
         array: Array = packed
         return array
 
@@ -293,17 +293,16 @@ class Kernel:
         raise NotImplementedError
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
-        """Return the biases, directly followed by the slopes of PReLU, in the order of the code."""
+        """Return the biases, then PReLU's slopes, in the order in which the code reads them."""
         biases = self._no_bias if bias is None else self._ordered(bias, self._bias_order)
         if slopes is None:
             return biases
-        # `finish` reads the slopes of channels-first data, and those of channels once.
+        # For channels-first data `finish` reads the slopes, one per channel.
         order = self._bias_order if self.correlation.layout is DataLayout.NXC else None
         return np.concatenate((biases, self._ordered(slopes, order)))
 
     def _ordered(self, numbers: Array, order: Numbers | None) -> Array:
-        """Return the numbers of channels in an order, or padded, since code may read past the
-        last."""
+        """Return per-channel numbers in an order, or padded, since code may read past the last."""
         if order is not None:
             return numbers.take(order).astype(self._no_bias.dtype, copy=False)
         padded = self._no_bias.copy()
@@ -311,4 +310,4 @@ class Kernel:
         return padded
 
     def close(self) -> None:
-        """Close the primitive, which holds nothing to free."""
+        """Do nothing: the primitive has nothing to free."""

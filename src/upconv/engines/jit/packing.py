@@ -1,9 +1,9 @@
-"""Packing weights into a kernel's order of use: every weight once per use.
+"""Packing weights in the order in which a kernel uses them, with a copy for every use.
 
-A packed weight is cut into *pieces* of [input channel][entries]. A table says which elements each
-piece gathers. In input gradients of weights in the order IOX, entries are far apart, while all taps
-of all reduced channels are adjacent. Gathering would then read a cache line for each number, so
-squares are transposed in registers (packing_code.py), or a few results are gathered at a time.
+A packed weight is cut into *pieces* of [input channel][entries]. A table lists the elements that
+each piece gathers. In input gradients of IOX weights, entries are far apart, while all taps of all
+reduced channels are adjacent. Gathering would then read a cache line for each number, so squares
+are transposed in registers (packing_code.py), or a few results are gathered at a time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .values import DOUBLE, FLOAT, I16, LINE, STORED
 
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _RUN_BYTES = 1 << 14
-"""Bytes that a job gathers if results lie apart; parts of 8 channels would read some hundred bytes
-of each result. Weights of 512 x 512 x 3 x 3 take 1.3 ns a number instead of 2.4, and pointwise ones
-of 1024 x 1024 1.4 instead of 4.6 to 6.1 (Zen 3, 2026-11-28)."""
-_COLUMNS_OF_PART = 1024  # taps and input channels that a transposing job packs, about
+"""Bytes that a job gathers if results are far apart; parts of 8 channels would read about a hundred
+bytes of each result. Weights of 512 x 512 x 3 x 3 take 1.3 ns a number instead of 2.4, and
+pointwise ones of 1024 x 1024 1.4 instead of 4.6 to 6.1 (Zen 3, 2026-11-28)."""
+_COLUMNS_OF_PART = 1024  # about how many taps and input channels a transposing job packs
 _FEW = 1 << 16  # numbers that one thread packs
-_WARM = 1 << 20  # bytes from which an array is in warm memory
-_SHARE = 8  # of the third-level cache: weights of at least 1 / _SHARE of it are written past it
+_WARM = 1 << 20  # arrays of at least so many bytes are in warm memory
+_SHARE = 8  # weights of at least 1 / _SHARE of the third-level cache are written past it
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Shared = TypeVar("Shared")
@@ -56,9 +56,9 @@ _shared: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
 def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
-    """Return `make(*key)`, one object for equal keys as long as it is referenced.
+    """Return `make(*key)`, the same object for equal keys as long as it is referenced.
 
-    So primitives that read a weight in one order share one packer, whatever their sizes are.
+    So primitives that read a weight in the same order share a packer, whatever their sizes.
     """
     value: Shared | None = _shared.get((make, key))
     if value is None:
@@ -67,11 +67,11 @@ def shared(make: Callable[..., Shared], *key: Hashable) -> Shared:
 
 
 class Packer:
-    """Packs a weight of `groups` groups of `channels` input channels into numbers of type
-    `compute`; a pair of 16-bit numbers is one entry. With `transposed_taps`, the taps of a result,
+    """A packer of weights with `groups` groups of `channels` input channels, into numbers of type
+    `compute`; a pair of 16-bit numbers is one entry. With `transposed_taps`, a result's taps,
     pieces are blocks of lanes, and their third number is the count of active lanes. A packed tap
-    has `row_channels` input channels. If `has_gaps`, code leaves out the last ones, which are 0.
-    `run`: so many pieces in turn read the same results, which lie apart; 0 if they do not."""
+    has `row_channels` input channels; if `has_gaps`, code skips the last ones, which are 0. `run`
+    is how many consecutive pieces read the same results, which are far apart, or 0."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Packer:
         ))  # fmt: skip
 
     def pack(self, weight: Array, threads: int) -> Array:
-        """Return a weight of the correlation's shape in the order of use.
+        """Return a weight of the correlation's shape in the order in which it is used.
 
         Raises `NonFinite` if it is not finite."""
         packed, block, _read = self.begin(weight)
@@ -140,7 +140,7 @@ class Packer:
         return packed
 
     def begin(self, weight: Array, nbytes: int = 0) -> tuple[Array, Block, Array]:
-        """Return memory for a packed weight (or for `nbytes` of its pieces), the arguments of
+        """Return memory for a packed weight (or for `nbytes` bytes of pieces), the arguments of
         `work`, and the array that it reads."""
         nbytes = nbytes or self.nbytes
         memory.require(nbytes, "the packed weight")
@@ -154,7 +154,7 @@ class Packer:
         return packed, self._blocks.taken(addresses), weight
 
     def end(self, block: Block) -> None:
-        """Give a block back. Raise `NonFinite` if the packed weight is not finite."""
+        """Return a block to its pool; raise `NonFinite` if the packed weight is not finite."""
         if self._blocks.given_back(block, "bad"):
             raise NonFinite
 
@@ -165,9 +165,9 @@ def threads_for(packed: Array, threads: int) -> int:
 
 
 def aligned(count: int, dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialised array aligned to a cache line; a large one is in warm memory.
+    """Return an uninitialized array aligned to a cache line; a large one is in warm memory.
 
-    NumPy's arrays begin anywhere, so each load of a full vector may touch two cache lines. That
+    NumPy does not align arrays, so each load of a full vector may touch two cache lines. That
     took up to a tenth of a layer's time on a Xeon (2026-11-21). New pages took as long as packing.
     """
     if count * dtype.itemsize >= _WARM:
@@ -179,9 +179,9 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def goes_past(nbytes: int, cpu: Cpu) -> bool:
-    """Whether a packed weight is written past the caches, which avoids reading lines first. That is
+    """Whether to write a packed weight past the caches, which avoids reading lines first. That is
     1.2 to 1.4 times as fast for 6 to 33 MB if the third-level cache has 32 MB (2026-11-23, Zen 4).
-    Larger weights get new pages, which are in the caches already. If the cache holds a weight until
-    it is used, input gradients took 1.1 to 1.4 times as long (8 to 17 MB of 480, Xeon,
-    2026-11-27)."""
+    Larger weights use new pages, which are in the caches already. If the cache keeps a weight until
+    it is used, writing past it made input gradients take 1.1 to 1.4 times as long (8 to 17 MB of
+    480, Xeon, 2026-11-27)."""
     return cpu.l3 // _SHARE <= nbytes <= KEPT_BYTES

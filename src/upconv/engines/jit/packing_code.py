@@ -1,9 +1,9 @@
 """Native code that packs weights; packing.py fills its arguments.
 
-    pack(args)                                     all threads pack the whole weight, in jobs
-    pack_pieces(args, dst, group, first, count)    one thread packs some pieces of a group
+    pack(args)                                     all threads pack the entire weight, in jobs
+    pack_pieces(args, dst, group, first, count)    one thread packs some of a group's pieces
 
-The code gathers entries by a table, or transposes squares in registers.
+The code gathers entries listed in a table, or transposes squares in registers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ARGUMENTS = ArgumentLayout(
     counters="next bad",
 )
 PIECE = 4  # numbers per piece: byte offsets in dst and src, offset in tables or lanes, entries
-COLUMNS = 128  # taps and input channels that are transposed at once, in scratch of at most 64 KiB
+COLUMNS = 128  # taps and input channels transposed at once, in at most 64 KiB of scratch memory
 
 
 def watched(f: Function, value: Value, bad: Value) -> Value:
-    """Update `bad`: a zero of either sign, or NaN in lanes where a value was not finite.
+    """Return `bad` updated: lanes become NaN if `value` is not finite there, else stay 0 or -0.
 
     A bfloat16 is a 16-bit integer here; its lane of `bad` has the bit `_BAD` instead of NaN."""
     element, lanes = split(value.type)
@@ -43,7 +43,7 @@ _BAD = 1 << 8  # one more than the exponent of infinity and NaN
 
 
 def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
-    """Set a flag if a lane of `bad` is NaN, or has the bit `_BAD` set."""
+    """Set a flag if any lane of `bad` is NaN or has the bit `_BAD`."""
     element, lanes = split(bad.type)
     is_bad = f.compare("ne", bad & _BAD, 0) if element == I16 else f.compare("uno", bad, bad)
     with f.when(f.compare("ne", f.convert("bitcast", is_bad, f"i{lanes}"), 0)):
@@ -52,8 +52,8 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
-    """Emit the packing of lanes that are far apart. A part of a piece has some columns (adjacent
-    taps and input channels) of all lanes of a block. `past` writes past the caches."""
+    """Emit packing for lanes that are far apart. A piece's part has some columns (adjacent taps and
+    input channels) of all lanes in a block. `past` writes past the caches."""
     _emit_part(module, element, past, cpu)
     _emit_packs(module)
 
@@ -61,7 +61,7 @@ def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) 
 @compiled("pack", "pack_pieces", kept=16, opt=1)
 def pair_packing_code(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> None:
     """Emit the same for a weight of type `stored`, packed as pairs of input channels in bfloat16.
-    A part of a piece has some input channels; `few` is the result of `few_taps`."""
+    A piece's part has some input channels; `few` is the result of `few_taps`."""
     _emit_pairs(module, stored, few, past, cpu)
     _emit_packs(module)
 
@@ -84,12 +84,12 @@ def _emit_packs(module: Module) -> None:
 
 
 _PART = signature("args* dst* group number part")
-"""The parameters of `part`: a group's packed weight, the number of a piece, and of its part."""
+"""The parameters of `part`: a group's packed weight, and the numbers of a piece and its part."""
 
 
 def _piece(f: Function) -> tuple[Arguments, Value, Value, Value, Value]:
-    """Return the arguments, and a piece's addresses in the packed weight and in the weight, its
-    active lanes, and all its lanes."""
+    """Return the arguments; a piece's addresses in the packed weight and in the weight; and its
+    numbers of active lanes and of all lanes."""
     a = ARGUMENTS.reader(f)
     piece = f.at(a["pieces"], f["number"] * PIECE, I64)
     to, start, active, width = (f.word(piece, i) for i in range(PIECE))
@@ -147,7 +147,7 @@ def _emit_pairs(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> 
             f.loop(0, taps, lanes) as tap,
         ):
             left = active - row.index, a["channels"] - channel.index, taps - tap.index
-            # A full square reads beyond its taps, which is possible if more numbers follow.
+            # A full square reads beyond its taps, which is safe only if more numbers follow.
             number = channel.index * taps + tap.index
             enough = a["channels"] * taps - number >= (2 * lanes if few else taps + lanes)
             is_full = (left[0] >= lanes) & (left[1] >= channels) & enough
@@ -161,25 +161,25 @@ def _emit_pairs(module: Module, stored: str, few: int, past: bool, cpu: Cpu) -> 
 
 
 def channels_of_square(taps: int, cpu: Cpu) -> int:
-    """Return the channels of a square: two, or more if they have few taps."""
+    """Return a square's number of channels: two, or more if they have few taps."""
     return 2 * max(1, few_taps(taps, cpu) and cpu.lanes(BYTES[I32]) // taps)
 
 
 def few_taps(taps: int, cpu: Cpu) -> int:
-    """Return `taps` if a square holds the taps of several pairs of channels, else 0."""
+    """Return `taps` if a square can hold several channel pairs with this many taps, else 0."""
     return taps if 2 * taps <= cpu.lanes(BYTES[I32]) else 0
 
 
 Left = tuple[Value, Value, Value]
-"""The numbers of lanes, channels and taps from a square's first one to the end."""
+"""How many lanes, channels and taps remain from a square's first one on."""
 
 
 class _PairSquare(NamedTuple):
     """A square of 32-bit words: a row is a lane, and a column is a tap of two channels.
 
-    With `few` taps, several pairs of channels fill a square. The numbers of a row are adjacent, and
-    one shuffle pairs them. Otherwise `few` is 0; a square has some of the taps of two channels,
-    which are read separately, and one code serves all numbers of taps.
+    With `few` taps, several pairs of channels fill a square. A row's numbers are adjacent, and one
+    shuffle pairs them. Otherwise `few` is 0: a square has some taps of two channels, which are read
+    separately, and the same code serves all numbers of taps.
     """
 
     stored: str
@@ -188,8 +188,8 @@ class _PairSquare(NamedTuple):
     taps: Value
 
     def lines(self, f: Function, src: Value, left: Left | None) -> list[Value]:
-        """Return the columns, and set the flag if a number is not finite. `left` is None for a full
-        square."""
+        """Return the columns, and set the flag if a number is not finite. A full square has `left`
+        None."""
         a, words, rows = ARGUMENTS.reader(f), vector(I32, self.lanes), []
         bad = f.constant(vector(I16, self._numbers), 0)
         for i in range(self.lanes):
@@ -206,7 +206,7 @@ class _PairSquare(NamedTuple):
         return transposed(f, rows, self.lanes)
 
     def _row(self, f: Function, src: Value, left: Left | None, number: int) -> list[Value]:
-        """Return the numbers of a lane: all together, or those of each channel."""
+        """Return a lane's numbers, together or channel by channel."""
         kind = vector(read_for_pairs(self.stored), self._numbers)
         lines = [src] if self.few else [src, f.at(src, self.taps, self.stored)]
         if left is None:
@@ -223,7 +223,7 @@ class _PairSquare(NamedTuple):
 
     @property
     def _numbers(self) -> int:
-        """Count of numbers read together: those of a row, or of one of its channels."""
+        """How many numbers are read together: a row's, or those of one channel in it."""
         return self.lanes * (2 if self.few else 1)
 
     def _columns(self) -> list[tuple[int, int]]:
@@ -242,7 +242,7 @@ class _PairSquare(NamedTuple):
         self, f: Function, dst: Value, width: Value, lines: list[Value], left: Left,
         *, full: bool, past: bool,
     ) -> None:  # fmt: skip
-        """Store the columns that exist."""
+        """Store the columns that exist in the weight."""
         tap_bytes = ARGUMENTS.reader(f)["row_channels"] * width * 2
         for (channel, tap), line in zip(self._columns(), lines, strict=False):
             to = dst + (width * (2 * channel) + tap_bytes * tap)
@@ -254,16 +254,16 @@ class _PairSquare(NamedTuple):
 
 
 def _prefetch_next(f: Function, src: Value, nbytes: Value, rows: Value, row_bytes: Value) -> None:
-    """Prefetch the `nbytes` of each row that begin `nbytes` after `src`. Rows are too short for the
-    processor's own prefetcher."""
+    """Prefetch the next `nbytes` of each row, from `src` + `nbytes` on. Rows are too short for the
+    processor's prefetcher."""
     with f.loop(0, rows) as row, f.loop(nbytes, nbytes * 2, LINE) as line:
         f.prefetch(src + row.index * row_bytes + line.index)
 
 
 @compiled("pack", kept=16, opt=1)
 def packing_code(module: Module, element: str, cpu: Cpu) -> None:
-    """Emit `pack(args)`, which every thread runs: it gathers entries by a table. A job has a part
-    of the input channels of a run of pieces."""
+    """Emit `pack(args)`, which every thread runs: it gathers the entries listed in a table. A job
+    packs some input channels for a run of pieces."""
     with module.function("pack", {"args": PTR}) as f:
         a = ARGUMENTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:

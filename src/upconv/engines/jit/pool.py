@@ -1,21 +1,21 @@
-"""Helper threads for compiled work, and `run`, which gives them work.
+"""Helper threads for compiled work, and `run`, which starts work on them.
 
-Work functions divide the work by an atomic counter, so any number of helpers may take part, even
+Work functions divide the work with an atomic counter, so any number of helpers may take part, even
 none. `protocol` opens, joins and closes a run.
 
-1.  Helpers are daemon threads that stay in native code without the interpreter's lock. Where there
-    is a futex they sleep there and never return, not even at exit: so neither their code nor
-    the control block is ever freed. Elsewhere they wait in Python for one of the tokens that
-    `run` hands out first. An extra token costs one check; a missing token, one helper in one run.
-2.  There are as many helpers as the largest run so far needed, or as the system could start.
-    They poll for a tenth of a millisecond after their last work: longer would take processor time
-    from other libraries' threads, shorter would put them to sleep between two layers.
+1.  Helpers are daemon threads that stay in native code without the interpreter's lock. On systems
+    with a futex they sleep there and never return, not even at exit, so neither their code nor the
+    control block is ever freed. Elsewhere they wait in Python for one of the tokens that `run`
+    hands out first. An extra token costs one check; a missing token, one helper in one run.
+2.  There are as many helpers as the largest run so far needed, or as the system could start. They
+    poll for a tenth of a millisecond after their last work: a longer time would take processor time
+    from other libraries' threads, a shorter one would put them to sleep between two layers.
 3.  One thread leads at a time. Another thread that calls `run` meanwhile works alone: the helpers
-    are busy anyway, and more threads than processors make everything slower.
-4.  Ctrl-C arrives before or after native code, never in it, so a run is never left half done.
-5.  If another library's threads are awake (`threads.borrow`), they get the work instead, because
-    both pools would share the processors. They are never borrowed in the child of a fork.
-6.  The child of a fork has no helpers: the control block is reset, and helpers start with the
+    are busy anyway, and more threads than processors would slow everything down.
+4.  Ctrl-C takes effect before or after native code, never in it, so a run is never left half done.
+5.  If another library's threads are awake (`threads.borrow`), they do the work instead, because
+    both pools would share the processors. A forked child process never borrows them.
+6.  A forked child process has no helpers: the control block is reset, and helpers start with the
     child's first run. The lock is held during the fork, so the child never sees a half-built pool.
 """
 
@@ -51,7 +51,7 @@ def run(work: int, argument: int, threads: int) -> None:
     """Call the function at address `work` on this thread and on up to `threads` - 1 others.
 
     Each calls it at most once, with `argument`, in native code and without the interpreter's lock.
-    It returns when all have returned. If another thread is inside `run`, this one works alone.
+    `run` returns when all have returned. If another thread is in `run`, this one works alone.
     """
     if threads <= 1:
         _alone(work)(argument)
@@ -60,7 +60,7 @@ def run(work: int, argument: int, threads: int) -> None:
     if other is not None and other.awake():
         _run_on(other, work, argument, threads)
         return
-    pool, limit = _pool or _made(), min(threads - 1, MOST)
+    pool, limit = _pool or _create(), min(threads - 1, MOST)
     if pool.helpers < limit:
         pool.start(limit)
     if pool.tokens is not None:
@@ -69,7 +69,7 @@ def run(work: int, argument: int, threads: int) -> None:
 
 
 def _run_on(other: ThreadPool, work: int, argument: int, threads: int) -> None:
-    """Run on another library's threads, or alone while they work for another thread."""
+    """Run on another library's threads, or alone if another thread is using them."""
     if not _leading.acquire(blocking=False):
         _alone(work)(argument)
         return
@@ -85,13 +85,13 @@ def _alone(work: int) -> Callable[[int], None]:
 
 
 class _Pool:
-    """The native code, the control block and the helpers of this process."""
+    """This process's native code, control block and helpers."""
 
     def __init__(self, cpu: Cpu, system: System) -> None:
         module = Module(cpu)
         emit(module, system)
         code = Code(module, ("lead", "serve", "iteration"), cpu, opt=0)
-        # After the block: the generation that each helper has heard, kept between calls of `serve`.
+        # After the block: the last generation each helper has heard, kept between calls of `serve`.
         block = ctypes.create_string_buffer(NBYTES + 8 * MOST + 128)
         for kept in (code, block):  # case 1
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -111,7 +111,7 @@ class _Pool:
         self.tokens = None if self._native else threading.Semaphore(0)
 
     def _measured(self, iteration: Callable[[int, int], None]) -> int:
-        """Return the number of polls for `_POLL_SECONDS`; one takes 10 to 150 cycles."""
+        """Return the number of polls in `_POLL_SECONDS`; one takes 10 to 150 cycles."""
         count, shortest = 1000, float("inf")
         for _ in range(5):  # the shortest, since another thread may interrupt a measurement
             start = time.perf_counter()
@@ -130,7 +130,7 @@ class _Pool:
                     helper.start()
                 except RuntimeError:
                     # The system has no more threads, or the interpreter is exiting. Fewer helpers
-                    # are enough, and the next run must not spend time on another try.
+                    # suffice, and later runs must not spend time on another attempt.
                     self.helpers = helpers
                     return
 
@@ -142,7 +142,7 @@ class _Pool:
                 self.tokens.acquire()
 
     def hand_out_tokens(self, limit: int) -> None:
-        """Wake a helper for each slot that no awake helper could take."""
+        """Wake a helper for each slot that no awake helper can take."""
         sleep = ctypes.c_uint64.from_address(self.control + SLEEP).value
         count = min(limit - sleep // AWAKE, sleep // ASLEEP % (AWAKE // ASLEEP))
         if count > 0 and self.tokens is not None:
@@ -153,8 +153,8 @@ _lock = threading.RLock()
 _pool: _Pool | None = None
 
 
-def _made() -> _Pool:
-    """Return the pool of this process, created at its first run."""
+def _create() -> _Pool:
+    """Return this process's pool, created at its first run."""
     global _pool
     with _lock:
         if _pool is None:

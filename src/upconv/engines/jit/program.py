@@ -1,4 +1,4 @@
-"""A sequence of steps in one native call, which all threads run together without Python.
+"""A sequence of steps that all threads run together in one native call, without Python.
 
     for each step:  n = entered++                unless the step is over already
                     if n < threads: walk_as(block, member)
@@ -7,20 +7,20 @@
 Why this is correct:
 
 1.  The first thread that arrives enters, so every step begins. A thread that has entered takes jobs
-    until there are none, so every step that begins also ends.
-2.  No thread goes on before all jobs are done, and a job changes `over` after its last write. So a
-    step sees everything that the previous steps wrote.
-3.  A thread may be late, when others are far ahead. It finds the steps over, skips them, and
-    joins the others. If it enters while the last job of a step ends, it gets no job there, and
-    writes nothing (walk.py). So it disturbs no later step, even in the same scratch memory.
+    until none are left, so every step that begins also ends.
+2.  No thread continues before all jobs are done, and a job changes `over` after its last write. So
+    a step sees everything that the previous steps wrote.
+3.  A late thread, when others are far ahead, finds that steps are over, skips them, and joins the
+    others. If it enters while a step's last job is ending, it finds no job there and writes nothing
+    (walk.py). So it disturbs no later step, even in the same scratch memory.
 4.  At most `threads` threads enter, so each has a part of the scratch memory.
 
 Two counters per step are enough; there is no list of members.
 
-Steps are bound to addresses. An array that changes from run to run has a stand-in, to which the
-steps are bound. Each run replaces the pointers into a stand-in by pointers into its own array. It
-replaces only pointers in argument blocks. So no step may keep an address of a stand-in anywhere
-else, nor a distance from it to another array.
+Steps are bound to addresses. For an array that changes from run to run, they are bound to a
+stand-in. Each run replaces pointers into a stand-in by pointers into the real array. It replaces
+only pointers in argument blocks. So no step may keep a stand-in's address anywhere else, nor the
+distance from it to another array.
 
 The 108 steps of HiFi-GAN V1 took 0.86 of the processor time of one call per step on two threads,
 and 0.97 on one thread. That is the first decile of 20 runs on a busy Zen 4 (2026-11-23).
@@ -45,19 +45,19 @@ from .walk import walk_code
 
 _ARGUMENTS = ArgumentLayout("steps* count walk*", counters="members")
 _STEP = record("block threads entered over jobs ahead ahead_bytes")
-"""A step; `ahead` is the next packed weight, of which waiting threads prefetch `ahead_bytes`."""
+"""A step; waiting threads prefetch `ahead_bytes` of the next packed weight, at `ahead`."""
 _APART = 128  # bytes from one counter to the next: processors fetch cache lines in pairs
 _MANY = 20  # pointers
-_LINES = 4  # lines that an iteration of waiting prefetches, in about 10 ns
+_LINES = 4  # lines that a wait iteration prefetches, in about 10 ns
 AHEAD_BYTES = 256 << 10
-"""Bytes of the next packed weight that threads prefetch while they wait: a part of the second-level
-cache, which holds the operands too. It is a guess: on a busy machine 0, 64 KiB, 256 KiB and 1 MiB
+"""Bytes of the next packed weight that threads prefetch while they wait: part of the second-level
+cache, which also holds the operands. It is a guess: on a busy machine 0, 64 KiB, 256 KiB and 1 MiB
 took equal times (HiFi-GAN V1, 108 steps, two threads of a Zen 4, 2026-11-23)."""
 
 
 @compiled("sequence", kept=4, opt=0)
 def _sequence_code(module: Module, cpu: Cpu) -> None:
-    """`sequence(args)`, which every thread runs."""
+    """Emit `sequence(args)`, which every thread runs."""
     with module.function("sequence", {"args": PTR}) as f:
         a, prefetched = _ARGUMENTS.reader(f), f.scratch(8)
         member = f.take(a.address("members"))
@@ -80,7 +80,7 @@ def _sequence_code(module: Module, cpu: Cpu) -> None:
 
 
 def _prefetch_ahead(f: Function, cpu: Cpu, prefetched: Value, nbytes: Value, ahead: Value) -> None:
-    """Prefetch some lines of the next weight, or relax when there are no more."""
+    """Prefetch some lines of the next weight, or pause if none are left."""
     offset = f.load(I64, prefetched)
     more = offset < nbytes
     with f.when(more):
@@ -92,9 +92,9 @@ def _prefetch_ahead(f: Function, cpu: Cpu, prefetched: Value, nbytes: Value, ahe
 
 
 class StepSequence:
-    """Steps that run one after another in one call of the thread pool.
+    """Steps that run one after another in a single call of the thread pool.
 
-    Only one thread at a time may run it: it has one set of argument blocks and scratch memory.
+    Only one thread may run it at a time: it has one set of argument blocks and scratch memory.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class StepSequence:
     def run(self, threads: int, addresses: Sequence[int] = ()) -> bool:
         """Run all steps on at most `threads` threads; return whether the results are valid.
 
-        addresses: addresses of the dense arrays that replace the stand-ins, in order.
+        addresses: the addresses of the contiguous arrays that replace the stand-ins, in order.
         """
         np.copyto(self._memory, self._start)
         numbers = self._numbers
@@ -152,13 +152,13 @@ class StepSequence:
 
 
 def _offsets(steps: Sequence[Step]) -> np.ndarray:
-    """Byte offsets of the argument blocks, and of the counters after them."""
+    """Return the byte offsets of the argument blocks, and of the counters after them."""
     nbytes = [-(-step.block.nbytes // _APART) * _APART for step in steps]
     return np.cumsum([0, *nbytes])
 
 
 def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
-    """The initial argument blocks and counters, and memory of the same size for a run."""
+    """Return the initial argument blocks and counters, and memory of the same size for a run."""
     offsets = _offsets(steps)
     count = (int(offsets[-1]) + len(steps) * _APART) // 8
     start = np.zeros(count, np.int64)
@@ -172,7 +172,7 @@ def _laid_out(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
 def _pointers_into(
     array: np.ndarray, steps: Sequence[Step], start: np.ndarray
 ) -> list[tuple[int, int]]:
-    """The pointers of argument blocks into an array: their indices in `start`, and byte offsets."""
+    """Return the blocks' pointers into an array, as indices in `start` and byte offsets."""
     begin, offsets = address_of(array), _offsets(steps) // 8
     (indices,) = np.nonzero((start >= begin) & (start < begin + array.nbytes))
     blocks = np.searchsorted(offsets, indices, "right") - 1
@@ -184,7 +184,7 @@ def _pointers_into(
 
 
 def _next_weights(steps: Sequence[Step]) -> list[tuple[int, int]]:
-    """For each step, the address and bytes of the next packed weight after it."""
+    """Return for each step the address and bytes of the next packed weight after it."""
     ahead, following = [], (0, 0)
     for step in reversed(steps):
         ahead.append(following)

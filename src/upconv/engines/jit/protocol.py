@@ -1,11 +1,11 @@
-"""Fork and join in native code: helpers join a run, leave it, and sleep.
+"""Fork and join in native code: how helpers join a run, leave it, and sleep.
 
-The thread that requests a run leads it. The control block has these words; hot words have cache
-lines of their own:
+The thread that requests a run leads it. The control block has these words; hot words are in
+separate cache lines:
 
-    OWNER   1 while some thread leads; EXPECTED beside it: number of members of all runs so far
-    STATE   generation << 16 | F; WORK, ARGUMENT and the LEADER's processor beside it
-    EPOCH    the newest generation that was opened; helpers poll it
+    OWNER   1 while some thread leads; next to it EXPECTED, the total members of all runs so far
+    STATE   generation << 16 | F; next to it WORK, ARGUMENT and the LEADER's processor
+    EPOCH   the latest generation opened; helpers poll it
     DONE    number of members, in all runs so far, that have returned from their work
     SLEEP   awake << 48 | asleep << 32 | wake tokens: the number of helpers that poll or work, of
             helpers that sleep, and of awake helpers that were called but are not up yet
@@ -26,38 +26,38 @@ takes a number below FULL is a member.
 Why this is correct. All changes of STATE, DONE and SLEEP are read-modify-writes: all threads agree
 on one order of changes to each word, and a change sees all changes before it.
 
-1.  STATE alone decides, in one step, which threads are members. The F that the leader reads counts
-    every helper whose change precedes the leader's closing change. A later helper gets a number
-    from FULL on and leaves. The leader waits only for members, not for a helper that sleeps, is
+1.  STATE alone decides, atomically, which threads are members. The F that the leader reads counts
+    every helper whose change precedes the leader's closing change. A later helper takes a number
+    from FULL on, and leaves. The leader waits only for members, not for a helper that sleeps, is
     about to check, or was refused.
 2.  A member reads WORK and ARGUMENT after its change of STATE, which saw the leader's opening one.
     The leader writes both before that, and not again until it has seen the member's DONE++. A
     refused helper reads neither. That is why the limit is part of F: if it were a separate word, a
-    refused helper could read the limit of a later run and take itself for a member.
+    refused helper could read a later run's limit and think that it is a member.
 3.  The leader sees all writes of members: DONE++ releases, later changes of DONE continue
-    its release sequence, and the leader's last read acquires. OWNER passes EXPECTED on likewise.
+    its release sequence, and the leader's last read acquires. OWNER passes on EXPECTED likewise.
 4.  A late helper, woken by generation g when STATE has g + k, joins g + k like any other if there
-    is a slot, and has then heard g + k. EPOCH may lag behind for a moment. Only EPOCH > heard sends
-    a helper to STATE, so it joins no generation twice. Each helper takes at most one number of a
+    is a slot, and has then heard g + k. EPOCH may briefly lag behind. A helper reads STATE only if
+    EPOCH > heard, so it joins no generation twice. Each helper takes at most one number per
     generation, open or closed: F < FULL + FULL + MOST < 2**16 never overflows into the generation.
     Opening rewrites F; if a helper takes a number at the same moment, opening tries again.
-5.  A generation has 47 bits: at one run per microsecond they last for four years.
+5.  A generation has 47 bits, which last for four years at one run per microsecond.
 6.  To fall asleep, a helper counts itself asleep, then reads EPOCH; a leader sets EPOCH, then
     reads the number asleep. These four are sequentially consistent, so one sees the other: a leader
     never counts a helper as awake that sleeps through its run. (That would only lose time.)
 7.  Asleep + wake tokens is the number of sleepers. A call moves n from asleep to awake and adds n
     wake tokens. A sleeper gets up by taking a wake token or, if EPOCH is new and there is none, by
-    moving itself from asleep to awake. Each is one change of one word, so the counts never drift.
+    moving itself from asleep to awake. Each is one change to one word, so the counts never drift.
     A called helper counts as awake at once, so a run one microsecond later does not call another
-    in its place. Wake tokens have no names: a helper that has finished and falls asleep again may
-    take the token meant for another that is only now about to sleep. The other misses a run; this
-    loses time, not results.
+    in its place. Wake tokens are anonymous: a helper that has finished and falls asleep again may
+    take the token meant for another that is about to sleep. The other misses a run; this loses
+    time, not results.
 8.  The futex is the lower half of SLEEP: a thread falls asleep only while it is 0, so that no
-    wake token arrives unnoticed. A spurious wake-up only repeats the check. Where there is no
-    futex, `serve` returns, counted asleep, and counts itself awake when it is called again.
-9.  No leader waits for a thread that was never a member. In the child of a fork no helper survives.
-    A leader there could hang only on a state copied in the middle of its own run, and the forking
-    thread is in no run.
+    wake token arrives unnoticed. A spurious wake-up only repeats the check. Without a futex,
+    `serve` returns, counted asleep, and counts itself awake when it is called again.
+9.  No leader waits for a thread that was never a member. No helper survives in a forked child
+    process. A leader there could hang only on a state copied in the middle of its own run, and the
+    forking thread is not in a run.
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ EPOCH, DONE, SLEEP = 256, 384, 512
 NBYTES = 640
 FIRST = {STATE: GENERATION + FULL, EPOCH: 1, LEADER: -1}  # initial words; the others are 0
 
-_ITERATIONS_PER_LOOK = 64  # polls after which a helper checks which processor it runs on
+_ITERATIONS_PER_LOOK = 64  # polls between a helper's checks of which processor it runs on
 _PYTHON_IS_SLOWER = 10
 _PATIENCE = 4096  # iterations of a leader's wait, after which it yields in each iteration
-_WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
+_WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE within one process
 
 
 class Futex(NamedTuple):
-    """The name of `syscall` for compiled code, and the system call number of futex."""
+    """The name by which compiled code calls `syscall`, and futex's system call number."""
 
     syscall: str
     number: int
 
 
 class System(NamedTuple):
-    """The system functions to call; `switch` is the name of sched_yield or its equivalent."""
+    """The system functions to call; `switch` names sched_yield or its equivalent."""
 
     triple: str
     switch: str
@@ -165,7 +165,7 @@ def _open(f: Function) -> Value:
 
 
 def _call_sleepers(f: Function, futex: Futex) -> None:
-    """Call one sleeper for each slot that no awake helper could take."""
+    """Call one sleeper for each slot that no awake helper can take."""
     with f.forever() as enough:
         sleep = f.observe(_word(f, SLEEP), "seq_cst")
         asleep = sleep // ASLEEP % (AWAKE // ASLEEP)
@@ -200,7 +200,7 @@ def _wait(f: Function, system: System, expected: Value) -> None:
 
 
 class _Helper(NamedTuple):
-    """The state of a helper: the generation it has heard, polls left, and affinity."""
+    """A helper's state: the generation it has heard, polls left, and affinity."""
 
     heard: Value
     iterations: Value
@@ -212,10 +212,10 @@ def _serve(f: Function, system: System) -> None:
     me = _Helper(f.scratch(8), f.scratch(8), new_state(f))
     heard = f.load(I64, f["memory"])
     f.store(heard, me.heard)
-    # EPOCH starts at 1, so a helper that has heard nothing is new; others come back from sleep.
+    # EPOCH starts at 1, so a helper that has heard nothing is new; others return from sleep.
     new = f.compare("eq", heard, 0)
     f.exchange("add", _word(f, SLEEP), f.select(new, f.integer(AWAKE), AWAKE - ASLEEP))
-    # A token arrives before its run, and the interpreter may do other things in between.
+    # A token arrives before its run, and the interpreter may run other code in between.
     first = f["iterations"] if system.futex else f["iterations"] * _PYTHON_IS_SLOWER
     with f.forever() as asleep:
         f.store(first, me.iterations)
@@ -245,7 +245,7 @@ def _poll(f: Function, system: System, me: _Helper) -> None:
 
 
 def _make_way(f: Function, system: System, me: _Helper) -> None:
-    """Move away from the leader's processor, and yield in case there is no other."""
+    """Move away from the leader's processor, and yield in case there is no other one."""
     if system.affinity:
         leader, here = f.observe(_word(f, LEADER)), current(f, system.affinity)
         with f.when(f.compare("eq", leader, here)):

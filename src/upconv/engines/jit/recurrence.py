@@ -1,11 +1,11 @@
-"""The recurrence of an LSTM as native code, which processes the positions of an image in turn.
+"""An LSTM's recurrence as native code, which processes an image's positions in turn.
 
-    i, f, o = sigmoid(x + W h), g = tanh(x + W h), each with its own rows of x and W
+    i, f, o = sigmoid(x + W h), g = tanh(x + W h), each with separate rows of x and W
     c' = f c + i g,   h' = o tanh(c')
 
 A position's results are h followed by c, which the next position reads. Weights are stored in
 blocks of one vector of channels. A block has four vectors for each channel of h, one per gate, and
-reads its weights in order.
+its weights are read in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .values import BYTES, FLOAT, I64, Value, vector
 from .walk import COUNTERS, JOB, NUMBERS
 
 GATES = 4
-_PARTS = 2  # separate sums of even and odd channels, so that products do not wait for each other
+_PARTS = 2  # separate sums for even and odd channels, so that products need not wait for others
 _ARGUMENTS = (
     "x* x_image x_row y* y_image y_row state* state_image"  # bytes between images and positions
     " weight* count channels "  # positions, and channels of h
@@ -36,7 +36,7 @@ LAYOUT = ArgumentLayout(NUMBERS + _ARGUMENTS, counters=COUNTERS)
 
 
 def packed(weight: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
-    """Reorder the weight, (4 H, H), to blocks (H / lanes, H, 4, lanes), padded with zeros."""
+    """Reorder a (4 H, H) weight to blocks (H / lanes, H, 4, lanes), padded with zeros."""
     channels = weight.shape[1]
     blocks = -(-channels // lanes)
     result = aligned(blocks * channels * GATES * lanes, np.dtype(np.float32))
@@ -51,7 +51,7 @@ def packed(weight: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
 
 @compiled("lstm", kept=4)
 def lstm_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """The job `lstm(args, mine, inner, image)`: all positions of the image with this number."""
+    """Emit the job `lstm(args, mine, inner, image)`: all positions of image number `image`."""
     lanes = cpu.lanes(BYTES[FLOAT])
     with module.function("lstm", JOB) as f:
         a, image = LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
@@ -84,7 +84,7 @@ def _products(
     f: Function, sums: Sequence[Value], weight: Value, state: Value, channels: Value, stored: str,
     lanes: int,
 ) -> list[Value]:  # fmt: skip
-    """Add the products of a block of weights and h to the sums of the gates."""
+    """Add the products of h and a block of weights to the gates' sums."""
     kind, row = vector(FLOAT, lanes), GATES * lanes
     zeros = [f.constant(kind, 0.0) for _ in range(GATES * (_PARTS - 1))]
     even = channels // _PARTS * _PARTS

@@ -1,8 +1,8 @@
-"""Calls on arrays without gaps, repeated at other addresses.
+"""Calls on contiguous arrays, repeated at other addresses.
 
-Most of the overhead of a small layer's call is Python, which binds some twenty numbers to argument
-blocks. Between calls of one kernel on arrays without gaps, only the pointers into the arrays
-change. So the first call keeps its blocks, and later calls replace these pointers.
+Most overhead in calling a small layer is in Python, which binds about twenty numbers to argument
+blocks. Between a kernel's calls on contiguous arrays, only the pointers into the arrays change. So
+the first call keeps its blocks, and later calls replace these pointers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from . import pool
 from .kernel_arguments import Block
 from .steps import Launch
 
-_MOST_LAUNCHES = 8  # calls with more launches have so much work that binding takes little time
+_MOST_LAUNCHES = 8  # with more launches, a call has so much work that binding hardly matters
 _Pointers = list[tuple[int, int, int]]  # index in a block, number of the array, and offset in it
 
 
 class Replay:
-    """The launches of a call, and the pointers in their blocks."""
+    """A call's launches, and the pointers in their blocks."""
 
     def __init__(self, launches: Sequence[tuple[Launch, Block, _Pointers]]) -> None:
         self._launches = launches
@@ -30,8 +30,8 @@ class Replay:
         cls, launches: Iterable[tuple[Launch, Mapping[str, int]]],
         addresses: Sequence[int], sizes: Sequence[int],
     ) -> Replay | None:  # fmt: skip
-        """Record the launches of a call on arrays of these sizes. Return None if there are too
-        many, or if a pointer lies outside all arrays."""
+        """Record a call's launches on arrays of these sizes. Return None if there are too many, or
+        if a pointer is outside all arrays."""
         bound: list[tuple[Launch, Block, _Pointers]] = []
         for launch, values in launches:
             pointers: _Pointers = []
@@ -45,7 +45,7 @@ class Replay:
         return cls(bound)
 
     def run(self, addresses: Sequence[int]) -> None:
-        """Run the launches on arrays at other addresses. Several threads may call."""
+        """Run the launches on arrays at other addresses. Several threads may call this."""
         try:
             blocks = self._free.pop()
         except IndexError:

@@ -1,15 +1,15 @@
 """The roofline of this machine: its peak FLOP/s and its memory bandwidth.
 
 Both are the best of several measured runs. A roofline is the machine's limit, not its average
-speed, and one undisturbed run shows it.
+speed, and a single undisturbed run shows it.
 
-1. Peak FLOP/s: all threads run a loop over accumulators in registers that do not depend on each
-   other. The widest vectors are not always the fastest, so narrower vectors are tried too.
-2. Bandwidth: each thread copies an array far larger than the caches. Bytes read and bytes written
-   both count, as in the bytes of a problem.
+1. Peak FLOP/s: all threads run a loop over independent accumulators in registers. The widest
+   vectors are not always the fastest, so narrower vectors are tried too.
+2. Bandwidth: each thread copies an array far larger than the caches. Both the bytes read and the
+   bytes written count, as in a problem's bytes.
 
-Together they give the *roofline time* of a problem. No direct algorithm that starts from memory can
-beat it; an algorithm whose data is already in the caches may.
+Together they give a problem's *roofline time*. No direct algorithm that reads its data from memory
+can beat it; an algorithm whose data is already in the caches may.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .cpu import Cpu, host
 from .emit import Module
 from .values import BYTES, FLOAT, I64, PTR, vector
 
-_SECONDS = 0.2  # for each measurement, without compiling and touching memory
+_SECONDS = 0.2  # per measurement, without compilation and first touches of memory
 _FEWEST_RUNS = 4
 _SPIN_SECONDS = 4e-3
 _NARROWEST = 4  # lanes: SSE and NEON
 _MOST_BYTES = 512 << 20
 _LARGEST_ARRAY = 64 << 20
 _MOST = 10**300
-_FLOP_PER_LANE = 4  # two multiply-adds in a cycle, the most of any processor we make code for
+_FLOP_PER_LANE = 4  # two multiply-adds per cycle, the maximum of all supported processors
 
 Numbers = np.ndarray[Any, np.dtype[np.float32]]
 Spin = Callable[[int, int], None]
@@ -47,7 +47,7 @@ _SPIN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The roofline of `threads` threads together.
+    """The combined roofline of `threads` threads.
 
     `flops` counts float32, two operations per multiply-add; `bandwidth` is in bytes per second.
 
@@ -60,24 +60,24 @@ class Limits:
     bandwidth: float
 
     def seconds(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
-        """Return the larger of the time to compute at peak FLOP/s and to move every byte once.
+        """Return the time to compute at peak FLOP/s, or to move every byte once if that is longer.
 
         float64 multiplies at half the rate; 16-bit types are multiplied as float32.
         """
         rate = self.flops / 2 if dtype is DType.FLOAT64 else self.flops
-        # An absurd problem has more multiply-adds than a float can count.
+        # An absurdly large problem has more multiply-adds than a float can count.
         return max(2 * min(multiply_adds, _MOST) / rate, min(nbytes, _MOST) / self.bandwidth)
 
     @property
     def clock(self) -> float:
-        """Cycles per second of one thread, if the peak is two vectors a cycle."""
+        """One thread's cycles per second, if the peak is two vectors per cycle."""
         return self.flops / (self.threads * _FLOP_PER_LANE * host().lanes(BYTES[FLOAT]))
 
 
 def measure(threads: int) -> Limits:
     """Measure the roofline of this machine on `threads` threads, in under 1.5 seconds.
 
-    Raises `MemoryLimitError` where even small arrays to copy would not fit.
+    Raises `MemoryLimitError` if even small arrays would not fit.
     """
     # More threads than processors add neither execution units nor bandwidth.
     workers = min(threads, os.cpu_count() or threads)
@@ -85,7 +85,7 @@ def measure(threads: int) -> Limits:
 
 
 def key() -> str:
-    """Return the key of a cached roofline, except for the number of threads."""
+    """Return a cached roofline's key, except for the number of threads."""
     cpu = host()
     return f"{cpu.name} {8 * cpu.vector_bytes} bit"
 
@@ -94,7 +94,7 @@ def key() -> str:
 
 
 def _flops(workers: int, cpu: Cpu) -> float:
-    """Return the best rate of all vector widths, which share the time equally."""
+    """Return the best rate of all vector widths, each measured for an equal time."""
     accumulators = cpu.registers * 3 // 4
     widest = cpu.lanes(BYTES[FLOAT])
     widths = [widest >> i for i in range(widest.bit_length()) if widest >> i >= _NARROWEST]
@@ -102,7 +102,7 @@ def _flops(workers: int, cpu: Cpu) -> float:
 
 
 def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float) -> float:
-    """Return the operations per second with vectors of one width."""
+    """Return the operations per second for one vector width."""
     code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
     spin: Spin = _SPIN(code.addresses["spin"])
     buffers = [np.full((accumulators + 2) * lanes, 1e-3, np.float32) for _ in range(workers)]
@@ -115,8 +115,8 @@ def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float)
 
 
 def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
-    """`spin(iterations, p)`: acc[i] += x * y in every iteration; p points to the accumulators, then
-    x and y."""
+    """Emit `spin(iterations, p)`: each iteration computes acc[i] += x * y, where p points to the
+    accumulators, x and y."""
     module, kind = Module(cpu), vector(FLOAT, lanes)
     step = lanes * BYTES[FLOAT]
     with module.function("spin", {"iterations": I64, "p": PTR}) as f:
@@ -129,7 +129,7 @@ def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
 
 
 def _iterations(spin: Spin, buffer: Numbers) -> int:
-    """Iterations of the loop that take about `_SPIN_SECONDS`."""
+    """Return how many iterations take about `_SPIN_SECONDS`."""
     iterations, seconds = 250, 0.0
     while seconds < _SPIN_SECONDS / 4:
         iterations *= 4
@@ -156,7 +156,7 @@ def _bandwidth(workers: int) -> float:
 
 def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> float:
     """Return the shortest time of the runs that fit into `seconds`, at least `_FEWEST_RUNS`. A run
-    calls `work` with the number of each worker, all at the same time."""
+    calls `work` with each worker's number, all at the same time."""
     deadline, times = time.perf_counter() + seconds, list[float]()
     with ThreadPoolExecutor(workers) as pool:
         while len(times) < _FEWEST_RUNS or time.perf_counter() < deadline:

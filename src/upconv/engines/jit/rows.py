@@ -1,14 +1,13 @@
 """Functions that move rows: into the packed input, out of the stage, and into packed weights.
 
-Symbols: a *row* is a run of elements in memory. Each function is compiled once per element type
-(and, for `finish`, per epilogue) when it is first needed. The kernels' drivers call it by its
-address.
+A *row* is a run of elements in memory. Each function is compiled once per element type (and, for
+`finish`, per epilogue) when it is first needed. The kernels' drivers call it by its address.
 
-    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the computed type, for
+    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, in the computed type, for
             each of some rows
-    finish  dst = activation(src + residual + dst), out of the computed type; and dst again,
-            through another activation, as a second result elsewhere
-    gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel, or for pairs
+    finish  dst = activation(src + residual + dst), from the computed type; and dst again,
+            through another activation, as a second result
+    gather  dst[e] = src[table[e]], or 0 if table[e] < 0, for every input channel or pair of them
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ FILL = signature(
 )
 FINISH = signature(
     "src* dst*"
-    " residual*"  # with the strides of dst; unused where the epilogue has none
+    " residual*"  # with dst's strides; unused if the epilogue has none
     " channels src_channel dst_channel"  # and bytes from one channel to the next
     " runs length"  # runs of `length` elements each
     " src_run dst_run"  # bytes from one run to the next
@@ -65,8 +64,8 @@ _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 9)
 class Finish(NamedTuple):
     """The class of `finish`: the steps that it applies to a row, and the types.
 
-    The layout says whether a row belongs to one channel or each element to its own. That decides
-    which slopes of PReLU a row reads, if `epilogue` has them.
+    The layout says whether a row belongs to one channel, or has one element per channel. That
+    determines which PReLU slopes a row reads, if `epilogue` has them.
     """
 
     computed: str
@@ -78,7 +77,7 @@ class Finish(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem | Correlation, layout: DataLayout) -> Finish:
-        """The class for the results of a problem; without slopes all layouts share one."""
+        """Return the class for a problem's results; without slopes all layouts share one."""
         types, epilogue = (computed(problem.dtype), STORED[problem.dtype]), problem.epilogue
         layout = layout if epilogue.slopes else DataLayout.NCX
         activations = ActivationEpilogue.of(epilogue)
@@ -96,13 +95,13 @@ class Finish(NamedTuple):
 
 
 def plain(element: str) -> Finish:
-    """The class that stores results unchanged."""
+    """Return the class that stores results unchanged."""
     return Finish(element, element)
 
 
 @compiled("fill", kept=16)
 def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """`fill` from elements of type `stored` to elements of type `computed`."""
+    """Emit `fill` from elements of type `stored` to elements of type `computed`."""
     lanes = cpu.lanes(BYTES[computed])
     with module.function("fill", FILL) as f:
         zero = f.constant(vector(computed, lanes), 0.0)
@@ -117,7 +116,7 @@ def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
 @compiled("finish", kept=64)
 def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
-    """`finish` of one class."""
+    """Emit `finish` for a class."""
     lanes = cpu.lanes(BYTES[kind.computed])
     with module.function("finish", FINISH) as f:
         spans, has_slopes = Spans(f, f["length"], lanes), kind.epilogue.slopes
@@ -130,7 +129,7 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
 
 
 def activate(activation: Activation, slope: float | Array, values: Array) -> None:
-    """`activations.apply` with the bits of the kernels; `values` are contiguous."""
+    """Do as `activations.apply`, but with the kernels' bits; `values` are contiguous."""
     if activation is Activation.NONE or not values.size:
         return
     if not isinstance(slope, float):  # one product per value: NumPy's result has the same bits
@@ -177,8 +176,8 @@ def finish_values(
 
 @compiled("gather", kept=16)
 def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """`gather` from elements of type `stored` to elements of type `computed`. With a computed type
-    of 16 bits it gathers pairs of input channels."""
+    """Emit `gather` from elements of type `stored` to elements of type `computed`. If the latter
+    has 16 bits, it gathers pairs of input channels."""
     together = 2 if computed == I16 else 1
     with module.function("gather", GATHER) as f, f.loop(0, f["channels"], together) as channel:
         src = f["src"] + channel.index * f["src_channel"]
@@ -199,8 +198,8 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 def _gather_pair(
     f: Function, stored: str, pair: tuple[Value, Value], dst: Value, there: Value, has_second: Value
 ) -> None:
-    """Gather an element of two input channels as bfloat16, the first channel's before the second's,
-    or 0. `dst_channel` is half the bytes of a row of pairs."""
+    """Gather an element, or 0, of two input channels as bfloat16, the first channel's first.
+    `dst_channel` is half the bytes of a row of pairs."""
 
     loads = (converted(f, f.load(stored, address), BFLOAT) for address in pair)
     first, second = (f.convert("bitcast", number, I16) for number in loads)
@@ -210,7 +209,7 @@ def _gather_pair(
 
 
 def converted(f: Function, value: Value, element: str, *, flushes: bool = False) -> Value:
-    """Convert a number or vector to another element type, rounded to nearest even. `flushes`: use
+    """Convert a number or vector to another element type, rounded to nearest even. `flushes` uses
     an AVX512-BF16 instruction for 16 or 32 numbers, which turns subnormal numbers into zero."""
     source, lanes = split(value.type)
     if source == element:
@@ -228,7 +227,7 @@ def converted(f: Function, value: Value, element: str, *, flushes: bool = False)
 
 
 def _widened(f: Function, value: Value, kind: str) -> Value:
-    """Convert bfloat16 to float32, of which it is the upper half."""
+    """Convert bfloat16, which is the upper half of a float32, to float32."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("zext", f.convert("bitcast", value, short), wide)
     return f.convert("bitcast", bits << 16, kind)
@@ -236,8 +235,8 @@ def _widened(f: Function, value: Value, kind: str) -> Value:
 
 def _narrowed(f: Function, value: Value, kind: str) -> Value:
     """Round float32 to bfloat16 in integers: without the instruction, LLVM would call a library.
-    This adds half a unit in the last place, less one where the upper half is even. NaN is made
-    quiet instead, because the addition could turn it into infinity."""
+    This adds half a unit in the last place, less one if the upper half is even. NaN is made quiet
+    instead, because the addition could turn it into infinity."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("bitcast", value, wide)
     upper = bits >> 16
@@ -247,7 +246,7 @@ def _narrowed(f: Function, value: Value, kind: str) -> Value:
 
 
 def _bits(kind: str, element: str) -> str:
-    """The integer type with the same number of lanes as `kind`."""
+    """Return the integer type with as many lanes as `kind`."""
     lanes = split(kind)[1]
     return vector(element, lanes) if lanes else element
 
@@ -263,39 +262,37 @@ def across(f: Function, value: Value, combine: Callable[[Value, Value], Value]) 
 
 
 class Span:
-    """A full vector of a row, or the remainder of the row under a mask."""
+    """A full vector in a row, or the row's remainder under a mask."""
 
     def __init__(self, f: Function, start: Value, lanes: int, mask: Value | None) -> None:
         self._f, self.start, self._lanes, self._mask = f, start, lanes, mask
 
     def load(self, address: Value, element: str) -> Value:
-        """Load the elements of this span at an address."""
+        """Load this span's elements at an address."""
         kind = vector(element, self._lanes)
         if self._mask is None:
             return self._f.load(kind, address)
         return self._f.load_lanes(kind, address, self._mask)
 
     def store(self, value: Value, address: Value) -> None:
-        """Write the elements of this span."""
+        """Write this span's elements."""
         if self._mask is None:
             self._f.store(value, address)
         else:
             self._f.store_lanes(value, address, self._mask)
 
     def read(self, row: Value, stored: str, computed: str) -> Value:
-        """Load the elements of this span of a row, converted to another type."""
+        """Load this span's elements in a row, converted to another type."""
         return converted(self._f, self.load(self._f.at(row, self.start, stored), stored), computed)
 
     def write(self, value: Value, row: Value, stored: str, *, flushes: bool = False) -> None:
-        """Write the elements of this span of a row, in the row's type; `flushes` as in
-        `converted`."""
+        """Write this span's elements in a row, in the row's type; `flushes` as in `converted`."""
         value = converted(self._f, value, stored, flushes=flushes)
         self.store(value, self._f.at(row, self.start, stored))
 
 
 class Spans:
-    """The spans of rows of `count` elements: blocks of some vectors, then single vectors, then a
-    remainder."""
+    """The spans of rows with `count` elements: blocks of vectors, single vectors, a remainder."""
 
     def __init__(self, f: Function, count: Value, lanes: int, vectors: int = 1) -> None:
         self._f, self._lanes, self._block = f, lanes, vectors * lanes
@@ -315,7 +312,7 @@ class Spans:
         self.each_block(block)
 
     def each_block(self, body: Callable[[list[Span]], None]) -> None:
-        """Emit `body` for every block of a row; blocks at the end have one vector."""
+        """Emit `body` for every block in a row; blocks at the end have one vector."""
         f, lanes = self._f, self._lanes
         if self._block > lanes:
             with f.loop(0, self._blocks, self._block) as loop:

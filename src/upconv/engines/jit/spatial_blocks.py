@@ -1,9 +1,9 @@
-"""Walks of spatial blocks: all threads compute each block in turn, or one thread each block.
+"""Walks over spatial blocks, each computed by all threads together or by a single thread.
 
 If one thread computes all phases of a block, the data that it packs is in its second-level cache
 when it multiplies. No thread waits for others between phases, and one call computes all blocks.
-Each thread copies the argument block of the kind into its scratch memory, before the walk's scratch
-memory, and fills in the addresses of the call.
+Each thread copies the kind's argument block into its scratch memory, before the walk's scratch
+memory, and fills in the call's addresses.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .values import I64, LINE, PTR, vector
 
 _OF_CALL = "w bias slopes second in_image in_channel out_image out_channel"
 _BLOCK = record("template nbytes walk image x y scratch_x scratch_y")
-"""A spatial block: the argument block and the function of its kind; its image, and byte offsets of
-its operands there; and offsets of a packed operand and of a result in scratch memory, or -1."""
+"""A spatial block: its kind's argument block and function; its image, and its operands' byte
+offsets there; and the offsets in scratch memory of a packed operand and a result, or -1."""
 
 
 class KindWalk(Protocol):
-    """The walk of a kind of spatial blocks: its launch and argument block, and the bytes of its
+    """The walk for a kind of spatial blocks: its launch and argument block, and the bytes of its
     scratch memory and tables; `scratch_x` and `scratch_y` are as in `_BLOCK`."""
 
     launch: Launch
@@ -45,7 +45,7 @@ class KindWalk(Protocol):
 
 
 class PlacedBlock(NamedTuple):
-    """A spatial block: the walk of its kind, its image, and byte offsets of its operands in it."""
+    """A spatial block: its kind's walk, its image, and its operands' byte offsets in the image."""
 
     walk: KindWalk
     image: int
@@ -54,7 +54,7 @@ class PlacedBlock(NamedTuple):
 
 
 class Spatial:
-    """The launches of spatial blocks, and the bytes of their scratch memory and tables.
+    """The launches for spatial blocks, and the bytes of their scratch memory and tables.
 
     by_thread: whether one thread computes all phases of a block.
     """
@@ -74,7 +74,7 @@ class Spatial:
         self.nbytes = max(walk.nbytes for walk in walks.values())
         self.resident_bytes = sum(walk.resident_bytes for walk in walks.values())
         self._table = self._rows()
-        # Python integers, because arithmetic on NumPy's takes ten times as long in every call.
+        # Python integers, because arithmetic with NumPy's takes ten times as long in every call.
         rows = self._table.tolist()
         self._records = [dict(zip(_BLOCK.fields or (), row, strict=True)) for row in rows]
         self._launch = self._by_thread(threads, cpu) if by_thread else None
@@ -109,8 +109,8 @@ class Spatial:
     def launches(
         self, operands: Operands, scratch: int, values: dict[str, int], first_x: int
     ) -> Iterator[tuple[Launch, dict[str, int]]]:
-        """Yield the launches of a call, in order, with the values that each binds; the operand
-        begins at `first_x`."""
+        """Yield a call's launches in order, with the values that each binds; the operand begins at
+        `first_x`."""
         x_steps, y_steps = operands.x.strides, operands.y.strides
         residual = operands.residual
         values |= {
@@ -133,7 +133,7 @@ class Spatial:
 def _bound(
     call: Mapping[str, Any] | Arguments, block: Any, scratch: Any, select: Callable[..., Any]
 ) -> dict[str, Any]:
-    """Return the values of a block, computed from those of the call: integers, or emitted ones."""
+    """Return a block's values computed from the call's: integers, or emitted values."""
     image, scratch_x, scratch_y = block["image"], block["scratch_x"], block["scratch_y"]
     y_offset = image * call["out_image"] + block["y"]
     x = call["first_x"] + (image * call["in_image"] + block["x"])
@@ -147,7 +147,7 @@ def _bound(
 
 @compiled("block", kept=4, opt=0)
 def block_code(module: Module, cpu: Cpu) -> None:
-    """The job `block`: all phases of one spatial block on one thread."""
+    """Emit the job `block`: all phases of one spatial block on one thread."""
     with module.function("block", walk.JOB) as f:
         call, block = ARGUMENTS.reader(f), Record(f, f["inner"], _BLOCK)
         arguments, template = f["mine"] + LINE, f.convert("inttoptr", block["template"], PTR)

@@ -1,17 +1,17 @@
-"""Means and variances of normalisation as native code, in one pass over memory.
+"""Means and variances for normalization as native code, in one pass over memory.
 
-Elements are matrices of rows and columns. For each column of a part, the first row is a *shift* k
+Elements form matrices of rows and columns. For each column in a part, the first row is a *shift* k
 that removes large means:
 
     d = x - k,   mean = k + sum(d) / n,   moment = sum(d^2) - sum(d)^2 / n
 
-A part has so few rows that float32 sums are accurate enough. `final` adds up parts in double:
+A part has so few rows that float32 sums are accurate enough. `final` adds parts in double:
 
     mean = sum(n_i mean_i) / n,   variance = sum(moment_i + n_i (mean_i - mean)^2) / n
 
 and writes -mean and 1 / sqrt(variance + epsilon) into tables. The first two operations of a chain
-add the former and multiply by the latter. If each row or each column has statistics of its own,
-they are written into the tables directly.
+add the former and multiply by the latter. If each row or each column has separate statistics, they
+are written into the tables directly.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ STATISTICS = (
     " parts* merges* finals* pieces*"  # the tables of the jobs of units, and their functions
     " part_code* merge_code* final_code* piece_code* "
 )
-"""The numbers of normalisation in an argument block, between the walk's and the chain's."""
+"""The numbers for normalization in an argument block, between the walk's and the chain's."""
 
 
 PART = record("start rows rest slot")
-"""A part: its first byte, rows, elements of a shorter row after them, and the slot of its sums."""
+"""A part: its first byte, rows, elements in a shorter row after them, and the slot of its sums."""
 FINAL = record("slot slots column width to entries")
-"""Columns of some slots that share a mean, and the table entries that get it."""
+"""Columns of some slots that share a mean, and the table entries that receive it."""
 MERGE = record("column width slots repeats apart to")
-"""Columns of slots from 0 on to merge, each with `repeats` columns at a distance of `apart`; and
-the slot of the sum."""
+"""Columns to merge, of slots from 0 on, each with `repeats` columns at a distance of `apart`; and
+the slot for the sum."""
 UNIT = record("part parts merge merges final finals piece pieces")
 """A job that combines records of all kinds: the first record of each kind, and their count."""
 
@@ -58,7 +58,7 @@ _LAYOUT = ArgumentLayout(NUMBERS + STATISTICS, counters=COUNTERS)
 
 @compiled("part", kept=8)
 def part_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """The job `part(args, mine, part, image)`: counts, means and moments of a part's columns."""
+    """Emit the job `part(args, mine, part, image)`: counts, means, moments of a part's columns."""
     with module.function("part", JOB) as f:
         a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
         part = Record(f, f["inner"], PART)
@@ -76,7 +76,7 @@ def part_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
 @compiled("columns", kept=8)
 def columns_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """The job `columns(args, mine, piece, image)`: the tables of a piece's columns."""
+    """Emit the job `columns(args, mine, piece, image)`: the tables of a piece's columns."""
     with module.function("columns", JOB) as f:
         a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
         piece = Record(f, f["inner"], PIECE)
@@ -94,7 +94,7 @@ def columns_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
 @compiled("rows", kept=8)
 def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """The job `rows(args, mine, piece, image)`: the tables of a piece's rows."""
+    """Emit the job `rows(args, mine, piece, image)`: the tables of a piece's rows."""
     lanes = cpu.lanes(BYTES[computed])
     kind = vector(computed, lanes)
     with module.function("rows", JOB) as f:
@@ -125,7 +125,7 @@ def rows_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
 
 
 class _Columns:
-    """Emits sums over the rows of a matrix, for some vectors of columns at a time."""
+    """An emitter of sums over a matrix's rows, for some vectors of columns at a time."""
 
     def __init__(
         self, f: Function, a: Arguments, types: tuple[str, str], rows: Value, rest: Value, cpu: Cpu
@@ -135,7 +135,7 @@ class _Columns:
         self._row_bytes = a["x_row"]
 
     def each(self, x: Value, columns: Value, finish: Finish) -> None:
-        """Emit `finish(span, count, mean, moment)`, doubles, for all columns."""
+        """Emit `finish(span, count, mean, moment)`, with doubles, for all columns."""
         blocks = Spans(self._f, columns, self._lanes, 4)
         blocks.each_block(lambda spans: self._block(spans, x, finish))
 
@@ -177,13 +177,13 @@ def _summed(f: Function, value: Value, shift: Value, sums: Sequence[Value]) -> l
 
 
 def _moments(f: Function, shift: Value, sums: Sequence[Value], count: Value) -> tuple[Value, Value]:
-    """Means and moments, in double."""
+    """Return means and moments, in double."""
     mean = sums[0] / count
     return converted(f, shift, DOUBLE) + mean, sums[1] - sums[0] * mean
 
 
 def _results(f: Function, a: Arguments, mean: Value, variance: Value) -> tuple[Value, Value]:
-    """-mean and 1 / sqrt(variance + epsilon); rounding may have left a variance below 0."""
+    """Return -mean and 1 / sqrt(variance + epsilon), even if rounding left a variance below 0."""
     lanes = split(mean.type)[1]
     epsilon = f.broadcast(f.load(DOUBLE, a.address("epsilon")), lanes)
     variance = f.select(f.compare("olt", variance, 0), 0, variance)
@@ -192,18 +192,18 @@ def _results(f: Function, a: Arguments, mean: Value, variance: Value) -> tuple[V
 
 
 def _planes(f: Function, span: Span, base: Value, plane: Value) -> list[Value]:
-    """Counts, means and moments of some columns."""
+    """Load the counts, means and moments of some columns."""
     return [span.load(f.at(base, plane * i + span.start, DOUBLE), DOUBLE) for i in range(3)]
 
 
 def _one(f: Function, value: Value) -> Value:
-    """The first lane: divisions and roots take longer on full vectors."""
+    """Return the first lane: divisions and roots take longer on full vectors."""
     return f.shuffle(value, None, [0])
 
 
 @compiled("merge", kept=2)
 def merge_code(module: Module, cpu: Cpu) -> None:
-    """The job `merge(args, mine, merge, image)`: merge counts, means and moments of all slots."""
+    """Emit the job `merge(args, mine, merge, image)`, which merges the statistics of all slots."""
     lanes = cpu.lanes(BYTES[DOUBLE])
     with module.function("merge", JOB) as f:
         a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
@@ -241,7 +241,7 @@ def merge_code(module: Module, cpu: Cpu) -> None:
 
 @compiled("final", kept=8)
 def final_code(module: Module, computed: str, cpu: Cpu) -> None:
-    """The job `final(args, mine, final, image)`: the table entries of some columns of all parts."""
+    """Emit the job `final(args, mine, final, image)`: table entries of columns in all parts."""
     lanes = cpu.lanes(BYTES[DOUBLE])
     with module.function("final", JOB) as f:
         a, image = _LAYOUT.reader(f), f.convert("ptrtoint", f["outer"], I64)
@@ -257,7 +257,7 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
         sums = [stage, f.at(stage, lanes, DOUBLE)]
 
         def gathered(body: Gather) -> list[Value]:
-            """Sums over all columns of the two values that `body` returns."""
+            """Return sums over all columns of the two values that `body` returns."""
             for address in sums:
                 f.store(zero, address)
             with f.loop(0, slots) as slot:
@@ -276,7 +276,7 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
 
         def spread(_: Span, n: Value, part_mean: Value, moment: Value) -> tuple[Value, Value]:
             d = part_mean - mean
-            # Lanes beyond the width have n = 0 and other values 0: only a NaN mean reaches sums.
+            # In lanes beyond the width, n and all other values are 0: only a NaN mean reaches sums.
             return f.multiply_add(n * d, d, moment), n
 
         moment, _ = gathered(spread)
@@ -294,8 +294,8 @@ def final_code(module: Module, computed: str, cpu: Cpu) -> None:
 
 @compiled("unit", kept=2, opt=0)
 def unit_code(module: Module, cpu: Cpu) -> None:
-    """The job `unit(args, mine, unit, image)`: some records of each kind, one after another. The
-    pieces of the chain find in the cache the data that parts have read."""
+    """Emit the job `unit(args, mine, unit, image)`: records of each kind, one after another. The
+    chain's pieces then find the data that parts have read in the cache."""
     with module.function("unit", JOB) as f:
         a, unit = _LAYOUT.reader(f), Record(f, f["inner"], UNIT)
         kinds = {"part": PART, "merge": MERGE, "final": FINAL, "piece": PIECE}

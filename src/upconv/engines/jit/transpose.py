@@ -1,7 +1,7 @@
-"""Matrix transposition, dst[c][r] = src[r][c]: data from channels first to last, and back.
+"""Matrix transposition, dst[c][r] = src[r][c], between channels-first and channels-last data.
 
-Squares of `lanes` rows and columns are transposed in registers, under masks at the edges. Elements
-of narrow edges are copied one by one.
+Squares of `lanes` rows and columns are transposed in registers, with masks at the edges. Elements
+in narrow edges are copied one by one.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ TRANSPOSE = signature(
 
 
 Types = tuple[str, str, int]
-"""The stored and the computed type of elements, and the distance in columns of paired elements."""
+"""The elements' stored and computed types, and the distance in columns between paired elements."""
 
 
 @compiled("transpose", kept=16)
 def transpose_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """A function `TRANSPOSE` from elements of type `stored` to elements of type `computed`."""
+    """Emit a function `TRANSPOSE` from elements of type `stored` to type `computed`."""
     _emit_transpose(module, (stored, computed, 0), cpu)
 
 
 @compiled("transpose", kept=16)
 def transpose_pairs_code(module: Module, stored: str, beside: int, cpu: Cpu) -> None:
-    """A function `TRANSPOSE` that writes pairs of bfloat16, of 32 bits: each element and the one
-    `beside` columns further, or any value where there is none."""
+    """Emit a function `TRANSPOSE` that writes 32-bit pairs of bfloat16: each element and the one
+    `beside` columns further, or any value if there is none."""
     _emit_transpose(module, (read_for_pairs(stored), I32, beside), cpu)
 
 
 def read_for_pairs(stored: str) -> str:
-    """The type that pairs are read as: 16-bit integers for bfloat16. Without bfloat16 instructions,
-    LLVM would call a missing library function for each number."""
+    """Return the type in which pairs are read: 16-bit integers for bfloat16. Without bfloat16
+    instructions, LLVM would call a missing library function for each number."""
     return I16 if stored == BFLOAT else stored
 
 
@@ -48,8 +48,8 @@ def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:
         if BYTES[types[1]] * 2 * lanes > cpu.vector_bytes:
             _rectangle(f, (f.integer(0), f["rows"]), (f.integer(0), f["columns"]), types, lanes)
             return
-        # Two squares fill a cache line of dst. If lines are written in halves, they leave the cache
-        # in between where columns lie a power of two apart.
+        # Two squares fill a cache line of dst. If lines were written in halves, they would leave
+        # the cache in between when columns are a power of two apart.
         rows, columns = f["rows"] // (2 * lanes) * (2 * lanes), f["columns"] // lanes * lanes
         with f.loop(0, rows, 2 * lanes) as row, f.loop(0, columns, lanes) as column:
             _square(f, row.index, column.index, types, lanes, 2)
@@ -62,7 +62,7 @@ def _emit_transpose(module: Module, types: Types, cpu: Cpu) -> None:
 def _rectangle(
     f: Function, rows: tuple[Value, Value], columns: tuple[Value, Value], types: Types, lanes: int
 ) -> None:
-    """Transpose some rows of some columns."""
+    """Transpose a range of rows and columns."""
     beside, (top, bottom), (left, right) = types[2], rows, columns
     low, behind = top + _squares(bottom - top, lanes), left + _squares(right - left, lanes)
     with f.loop(top, low, lanes) as row, f.loop(left, behind, lanes) as column:
@@ -81,7 +81,7 @@ def _rectangle(
 
 @compiled("transpose", kept=16)
 def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
-    """A function `TRANSPOSE` for exactly `rows` rows in `dst`: it interleaves their vectors."""
+    """Emit a function `TRANSPOSE` for exactly `rows` rows, by interleaving their vectors."""
     lanes, types = cpu.lanes(BYTES[computed]), (stored, computed, 0)
     with module.function("transpose", TRANSPOSE) as f:
         whole = f["columns"] // lanes * lanes
@@ -98,8 +98,8 @@ def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cp
 
 
 def as_bits(f: Function, value: Value, element: str) -> Value:
-    """`converted`, with bfloat16 as 16-bit integers, since not every processor can shuffle it as a
-    number. Integers are returned as they are."""
+    """Convert as `converted` does, but to 16-bit integers for bfloat16, since not every processor
+    can shuffle it as a number. Integers are returned unchanged."""
     if split(value.type)[0] == I16:
         return value
     value = converted(f, value, element)
@@ -110,12 +110,12 @@ def as_bits(f: Function, value: Value, element: str) -> Value:
 
 
 def _squares(count: Value, lanes: int) -> Value:
-    """The end of the squares; the last one needs at least a quarter of its rows or columns."""
+    """Return where the squares end; the last needs at least a quarter of its rows or columns."""
     return (count + (lanes - lanes // 4)) // lanes * lanes
 
 
 def paired(f: Function, low: Value, high: Value) -> Value:
-    """Pack two numbers, or vectors of them, as bfloat16 into 32 bits."""
+    """Pack two numbers, or two vectors of numbers, as bfloat16 into 32 bits."""
     lanes = split(low.type)[1]
     words = vector(I32, lanes) if lanes else I32
     first, second = (f.convert("zext", as_bits(f, v, BFLOAT), words) for v in (low, high))
@@ -153,7 +153,7 @@ def _square(
 def _transposed_square(
     f: Function, row: Value, column: Value, types: Types, lanes: int
 ) -> list[Value]:
-    """The columns of a square."""
+    """Return a square's columns."""
     src, _ = _places(f, row, column, types)
     kind = vector(types[0], lanes)
     places = [src + f["src_row"] * i for i in range(lanes)]
@@ -168,7 +168,7 @@ def _transposed_square(
 def _edge(
     f: Function, row: Value, column: Value, left: tuple[Value, Value], types: Types, lanes: int
 ) -> None:
-    """Transpose a square of which only `left` rows and columns exist."""
+    """Transpose a square that has only `left` rows and columns."""
     src, dst = _places(f, row, column, types)
     kind, (rows, columns) = vector(types[0], lanes), left
     # Addresses stay inside the matrix: masked accesses of no lanes on unmapped pages are very slow.
@@ -179,7 +179,7 @@ def _edge(
         place = src + f["src_row"] * f.min(f.integer(i), last)
         line = f.load_lanes(kind, place, across)
         if types[1] == I32:
-            # Where there are no lanes, the address stays inside the matrix.
+            # If there are no lanes, the address stays inside the matrix.
             other = f.at(place, f.select(columns > types[2], f.integer(types[2]), 0), types[0])
             lines.append(paired(f, line, f.load_lanes(kind, other, beside)))
         else:
@@ -190,9 +190,9 @@ def _edge(
 
 
 def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:
-    """The columns of a square: log2(lanes) times, lines i and i + lanes/2 are interleaved.
+    """Return a square's columns by interleaving lines i and i + lanes/2, log2(lanes) times.
 
-    The code has a loop, since all steps are equal. It is as fast as unrolled code, and compiles in
+    All steps are equal, so the code is a loop. It is as fast as unrolled code, and compiles in
     half the time.
     """
     if split(lines[0].type)[0] == I16 and lanes > 2:
@@ -201,7 +201,7 @@ def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:
 
 
 def _interleaved(f: Function, squares: list[list[Value]], lanes: int) -> list[list[Value]]:
-    """The columns of some squares."""
+    """Return the columns of several squares."""
     half = lanes // 2
     low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
     high = [i + half for i in low]
@@ -218,10 +218,10 @@ def _interleaved(f: Function, squares: list[list[Value]], lanes: int) -> list[li
 
 
 def _transposed_pairs(f: Function, lines: list[Value], lanes: int) -> list[Value]:
-    """The columns of a square of 16-bit numbers: neighbouring lines are interleaved within every 16
-    bytes, and words of both are transposed in two squares of half the lanes.
+    """Return the columns of a square of 16-bit numbers: interleave neighbouring lines within every
+    16 bytes, then transpose the 32-bit words in two squares of half the lanes.
 
-    On Intel's processors, shuffles of 16-bit numbers across a register take three times as long.
+    On Intel processors, shuffling 16-bit numbers across a register takes three times as long.
     """
     part, half = min(8, lanes), lanes // 2
     columns = [first + i for first in range(0, lanes, part) for i in range(part // 2)]

@@ -12,7 +12,7 @@ from ...problem import DType
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "ptr"
 HALF, BFLOAT, FLOAT, DOUBLE = "half", "bfloat", "float", "double"
 LINE = 64
-"""Bytes of a cache line; processors with other lines lose little by this assumption."""
+"""Bytes in a cache line; on processors with other lines, this assumption costs little."""
 STORED = {
     DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
 }  # fmt: skip
@@ -23,7 +23,7 @@ _FLOATS = (HALF, BFLOAT, FLOAT, DOUBLE)
 
 
 def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Operator:
-    """An operator that appends an instruction, unless an operand is its neutral constant."""
+    """Return an operator that appends an instruction, unless an operand is its neutral constant."""
 
     def operator(self: Value, other: Number) -> Value:
         if neutral is not None and not isinstance(other, Value) and other == neutral:
@@ -37,7 +37,7 @@ def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Op
 
 
 def _before(integers: str) -> Operator:
-    """The reflected operator, with an integer constant on the left."""
+    """Return the reflected operator, with an integer constant on the left."""
     return lambda self, other: _binary(integers, other, self)
 
 
@@ -49,9 +49,9 @@ def _compares(relation: str) -> Operator:
 class Value:
     """A typed LLVM value: a register or a constant.
 
-    Operators append an instruction to a value's code: on integers, on floats, and lane by lane on
-    vectors of them. An address plus an integer counts bytes. `/` is for floats; `//`, `%` and `>>`
-    are for integers that are not negative. A constant operand of a vector is in every lane.
+    Operators append an instruction to a value's code: for integers, floats, and vectors of either,
+    lane by lane. Adding an integer to an address counts bytes. `/` is for floats; `//`, `%` and
+    `>>` are for nonnegative integers. A vector's constant operand is in every lane.
     """
 
     type: str
@@ -85,7 +85,7 @@ def is_float(kind: str) -> bool:
 
 
 def compared(relation: str, a: Number, b: Number) -> Value:
-    """Compare two integers (slt, ult, uge, eq, ne ...) or two floating-point numbers (olt, ueq,
+    """Compare two integers (slt, ult, uge, eq, ne ...), two floating-point numbers (olt, ueq,
     uno ...), or two vectors lane by lane."""
     kind = next(operand.type for operand in (a, b) if isinstance(operand, Value))
     element, lanes = split(kind)
@@ -94,7 +94,7 @@ def compared(relation: str, a: Number, b: Number) -> Value:
 
 
 def spelled(kind: str, operand: Number) -> str:
-    """Spell an operand of a type as text; a constant is in every lane.
+    """Spell an operand of a type in IR; a vector constant has the number in every lane.
 
     A float is rounded to its type, and written as the bits of the equal double, as LLVM expects.
     """
@@ -109,7 +109,7 @@ def spelled(kind: str, operand: Number) -> str:
 
 
 def vector(element: str, lanes: int) -> str:
-    """The LLVM vector type."""
+    """Return the LLVM vector type."""
     return f"<{lanes} x {element}>"
 
 
@@ -122,18 +122,18 @@ def split(kind: str) -> tuple[str, int]:
 
 
 def nbytes_of(kind: str) -> int:
-    """Bytes of a value."""
+    """Return the bytes of a value of a type."""
     element, lanes = split(kind)
     return BYTES[element] * (lanes or 1)
 
 
 def whole_lines(nbytes: int) -> int:
-    """Round bytes up to full cache lines."""
+    """Round a number of bytes up to entire cache lines."""
     return -(-nbytes // LINE) * LINE
 
 
 def mangled(kind: str) -> str:
-    """Spell a type as in the names of intrinsics."""
+    """Spell a type as in intrinsics' names."""
     element, lanes = split(kind)
     spelled = {HALF: "f16", BFLOAT: "bf16", FLOAT: "f32", DOUBLE: "f64"}.get(element, element)
     return f"v{lanes}{spelled}" if lanes else spelled
@@ -145,10 +145,10 @@ def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) ->
 
 
 def listed(operands: Iterable[Value]) -> str:
-    """Spell operands as the arguments of a call."""
+    """Spell operands as a call's arguments."""
     return ", ".join(f"{operand.type} {operand.name}" for operand in operands)
 
 
 def computed(dtype: DType) -> str:
-    """The type in which products of a stored type are computed."""
+    """Return the type in which products of a stored type are computed."""
     return DOUBLE if dtype is DType.FLOAT64 else FLOAT

@@ -1,18 +1,18 @@
 """The walk over a kernel's tables, in which all threads take part: phases, one after another.
 
-A phase is a function and a grid of jobs. A job reads one row of each of two tables, `inner` and
-`outer`, and there is a job for each pair. So tables grow with the sum of both counts and not with
+A phase is a function and a grid of jobs. A job reads one row from each of two tables, `inner` and
+`outer`, and there is a job for each pair. So tables grow with the sum of both counts, not with
 their product. No job of a phase begins before all jobs of the previous phase are over.
 
 The rows of one table are divided into *ranges*, one for each of up to 16 threads, in which the rows
-of `inner` change fastest. Each thread begins with its own range, and then helps in the next ones.
-So a thread finds much of what it wrote in the last phase, or in the last layer, in its own caches.
+of `inner` change fastest. Each thread begins with its own range, and then helps with the next ones.
+So a thread finds much of what it wrote in the last phase, or in the last layer, in its caches.
 
-    job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory, whose
-                                     first two numbers are 0 when a thread begins its first job
+    job(args, mine, inner, outer)    `mine` is the thread's part of the scratch memory, whose first
+                                     two numbers are 0 when a thread begins its first job
 
 A thread writes nothing before it has taken a job: if it arrives when all jobs are over, another run
-may already use the same scratch memory.
+may already be using the same scratch memory.
 
 A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` returns the table.
 """
@@ -34,20 +34,20 @@ from .values import I64, LINE, PTR, Value, vector
 
 MOST_PHASES = 4
 NUMBERS = "phases* phase_count scratch* part pack* pack_args* "
-"""The table of phases and its number of rows, the scratch memory of all threads and the bytes of
-one thread's part; and the code that packs a weight, with its argument block."""
+"""The table of phases and its number of rows; all threads' scratch memory and the bytes of one
+thread's part; and the code that packs a weight, with its argument block."""
 COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MOST_PHASES)) + " "
 JOB = signature("args* mine* inner* outer*")
 """The parameters of a job's function."""
-_MOST_RANGES = 16  # counters of a line
+_MOST_RANGES = 16  # counters in a line
 
 _ARGUMENTS = ArgumentLayout(NUMBERS, counters=COUNTERS)
 
 
 class Phase(NamedTuple):
-    """A function's address and the tables of its jobs. Where a table is None, a job gets the number
-    of a row, below the count, instead of its address. `by_outer` says that ranges divide the rows
-    of `outer`, which is better if a row of `outer` stands for more memory than one of `inner`."""
+    """A function's address and the tables of its jobs. If a table is None, a job receives a row's
+    number, below the count, instead of its address. `by_outer`: ranges divide the rows of `outer`,
+    which is better if a row of `outer` stands for more memory than one of `inner`."""
 
     code: int
     inner: Numbers | None
@@ -58,8 +58,8 @@ class Phase(NamedTuple):
 
 
 def phases(threads: int, *listed: Phase) -> Numbers:
-    """Return the table of phases, for at most `threads` threads; the caller keeps the tables of
-    jobs alive."""
+    """Return the table of phases for at most `threads` threads; the caller keeps the job tables
+    alive."""
     rows, ranges = [], min(threads, _MOST_RANGES)
     for phase in listed:
         sides = []
@@ -75,22 +75,22 @@ def phases(threads: int, *listed: Phase) -> Numbers:
 
 
 def part_bytes(nbytes: int) -> int:
-    """Return the bytes of a thread's part of scratch memory, of which it uses `nbytes`: if parts
-    were multiples of a page, all would begin in the same cache sets."""
+    """Return the bytes to reserve for a thread's `nbytes` of scratch memory: if parts were
+    multiples of a page, all would begin in the same cache sets."""
     return -(-nbytes // 4096) * 4096 + 3 * LINE
 
 
 _ROW = 10
-"""Numbers of a phase: code, jobs, rows of `inner`, address and bytes of a row of both, rows of
-`outer`, `by_outer`, ranges."""
+"""A phase's numbers: code, jobs, rows of `inner`, address and bytes of a row for both tables, rows
+of `outer`, `by_outer`, ranges."""
 _APART = 8 * (_ARGUMENTS.indices["next_1"] - _ARGUMENTS.indices["next_0"])
 
 
 @compiled("walk", "walk_as", "pack", kept=4, opt=0)
 def walk_code(module: Module, cpu: Cpu) -> None:
-    """The function `walk(args)`, which every thread runs, and the job `pack` for weights.
+    """Emit the function `walk(args)`, which every thread runs, and the job `pack` for weights.
 
-    `walk_as(args, member)` is the same for a thread that has a number in a sequence of walks.
+    `walk_as(args, member)` is the same for a thread with a number in a sequence of walks.
     """
     with module.function("pack", JOB) as f:
         a = _ARGUMENTS.reader(f)
@@ -104,7 +104,7 @@ def walk_code(module: Module, cpu: Cpu) -> None:
             at = f.at(a["phases"], phase.index * _ROW, I64)
             code, jobs_there = f.load(PTR, at), f.word(at, 1)
             apart = phase.index * _APART
-            with _taken(f, at, a.address("next_0") + apart) as numbers:
+            with _taking(f, at, a.address("next_0") + apart) as numbers:
                 rows = [
                     f.load(PTR, f.at(at, place, I64)) + number * f.word(at, place + 1)
                     for place, number in zip((3, 5), numbers, strict=True)
@@ -124,8 +124,8 @@ def walk_code(module: Module, cpu: Cpu) -> None:
 
 
 @contextmanager
-def _taken(f: Function, phase: Value, counters: Value) -> Iterator[tuple[Value, Value]]:
-    """Take jobs, as rows of `inner` and `outer`, from a thread's own range and then from others."""
+def _taking(f: Function, phase: Value, counters: Value) -> Iterator[tuple[Value, Value]]:
+    """Take jobs, as rows of `inner` and `outer`, from the thread's range and then from others."""
     inner, outer, by_outer = f.word(phase, 2), f.word(phase, 7), f.word(phase, 8) > 0
     rows, other = f.select(by_outer, outer, inner), f.select(by_outer, inner, outer)
     ranges = f.word(phase, 9)

@@ -1,7 +1,7 @@
-"""Windows as native code: pooling, padding, resampling, pixel shuffle.
+"""Operations on windows as native code: pooling, padding, resampling, pixel shuffle.
 
-A *row* of a result is a run along the last axis. Tables list the rows of the input that it is
-computed from, and their weights (`ROW`, `TAP`), so ranks, strides and padding of other axes are
+A *row* of a result is a run along the last axis. Tables list the input rows from which it is
+computed, and their weights (`ROW`, `TAP`), so the rank and the other axes' strides and padding are
 data.
 
     channels first    1. combine the input's rows into one line, padded at both ends
@@ -29,7 +29,7 @@ from .walk import JOB
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The class of code for channels first.
+    """A class of code for channels first.
 
     reduce: "pick", "max" or "sum" of input rows. last: the step along the last axis, "copy",
     "pool", "window" (one per job), "nearest", "linear" or "shuffle"; factor: its stride or factor.
@@ -46,7 +46,7 @@ class Line:
 
 @compiled("windows", kept=32)
 def line_code(module: Module, line: Line, cpu: Cpu) -> None:
-    """The job `windows(args, mine, part, image)` for channels first."""
+    """Emit the job `windows(args, mine, part, image)` for channels first."""
     lanes = cpu.lanes(BYTES[line.computed])
     with module.function("windows", JOB) as f:
         a = LAYOUT.reader(f)
@@ -73,7 +73,7 @@ def line_code(module: Module, line: Line, cpu: Cpu) -> None:
 
 
 class _Gather:
-    """Emits step 1: a line of positions from some rows of the input."""
+    """An emitter of step 1: a line of positions from input rows."""
 
     def __init__(self, f: Function, a: Arguments, line: Line, part: Record, lanes: int) -> None:
         self._f, self._line, self._lanes = f, line, lanes
@@ -88,7 +88,7 @@ class _Gather:
         self._all = Spans(f, count, lanes)
 
     def emit(self, to: Value, x: Value, taps: Value, count: Value, element: str) -> None:
-        """Emit the line at an address, in elements of a type."""
+        """Emit the line at an address, with elements of a type."""
         f, line = self._f, self._line
         if line.reduce == "pick":
             with f.when(count > 0):
@@ -116,7 +116,7 @@ class _Gather:
         self._edges(to, None, element)
 
     def _from(self, row: Value) -> Value:
-        """The address of the line's first real position in a row of the input."""
+        """Return the address of the line's first existing position in an input row."""
         return self._f.at(row, self._first + self._low, self._line.stored)
 
     def _neutral(self, element: str) -> Value:
@@ -152,7 +152,7 @@ class _Gather:
 
 
 def _neutral(f: Function, reduce: str, kind: str, fill: Value | None = None) -> Value:
-    """The result of no taps: a neutral number, or the number at the address `fill`."""
+    """Return the result without taps: a neutral number, or the number at the address `fill`."""
     element, lanes = split(kind)
     if reduce == "pick" and fill is not None:
         return f.broadcast(f.load(element, fill), lanes)
@@ -180,7 +180,7 @@ def _reduced(
 
 
 def _weight(f: Function, tap: Value) -> Value:
-    """The weight of a tap (`TAP`)."""
+    """Load the weight of a tap (`TAP`)."""
     return f.load(DOUBLE, f.at(tap, 1, DOUBLE))
 
 
@@ -219,7 +219,7 @@ def _window(
     neutral = _neutral(f, line.reduce, kind)
 
     combined = partial(_combined, f, line.reduce)
-    f.store(neutral, f.at(src, a["kernel"], element))  # the last vector ends there
+    f.store(neutral, f.at(src, a["kernel"], element))  # pad the last vector
     with f.loop(0, a["kernel"], lanes, [neutral]) as loop:
         loop.next([combined(loop.carried[0], f.load(kind, f.at(src, loop.index, element)))])
     total = across(f, loop.results[0], combined)
@@ -233,7 +233,7 @@ def _upsample(
     f: Function, a: Arguments, line: Line, src: Value, dst: Value, column: Value, columns: Value,
     lanes: int,
 ) -> None:  # fmt: skip
-    """Write `factor` results for each position of the line, interleaved."""
+    """Write `factor` results for each position in the line, interleaved."""
     del column
     element, kind, factor = line.computed, vector(line.computed, lanes), line.factor
 
@@ -248,7 +248,7 @@ def _upsample(
 
 
 def _phases(f: Function, a: Arguments, line: Line, at: Value, kind: str) -> list[Value]:
-    """The results of each phase, for a vector of positions of the line."""
+    """Return each phase's results for a vector of positions in the line."""
     factor = line.factor
     if line.last == "nearest":
         return [f.load(kind, at)] * factor
@@ -274,7 +274,7 @@ _LAST: dict[str, Callable[..., None]] = {
 
 @compiled("points", kept=16)
 def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cpu) -> None:
-    """The job `points(args, mine, part, image)` for channels last."""
+    """Emit the job `points(args, mine, part, image)` for channels last."""
     lanes = cpu.lanes(BYTES[computed])
     element = stored if reduce == "pick" else computed
     with module.function("points", JOB) as f:
@@ -298,7 +298,7 @@ def points_code(module: Module, reduce: str, stored: str, computed: str, cpu: Cp
                 with f.loop(0, counts[0], 1, [neutral] * len(spans)) as first:
                     tap = outer + first.index * TAP.itemsize
                     src, share = x + f.word(tap), _weight(f, tap)
-                    # Two levels of sums: rounding errors grow with the length of each level only.
+                    # Two levels of sums: rounding errors grow only with the length of each level.
                     start = [neutral] * len(spans) if reduce == "sum" else first.carried
                     with f.loop(0, counts[1], 1, start) as second:
                         tap = inner + second.index * TAP.itemsize

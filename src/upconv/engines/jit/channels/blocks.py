@@ -1,10 +1,10 @@
 """Spatial blocks: parts of the data along images or the first axis.
 
 Channels-first data is transposed into scratch memory. A spatial block needs little of it, and stays
-in the second-level caches until it is transposed back. Spatial blocks of channels-last data keep
-tables small. A spatial block is some images, or a part of one image along the first axis. Its
-outputs begin at a multiple of the stride. So the phases, blocks and packed weights of the
-correlation serve all spatial blocks.
+in the second-level caches until it is transposed back. For channels-last data, spatial blocks keep
+tables small. A spatial block is several images, or part of one image along the first axis. Its
+outputs begin at a multiple of the stride, so all spatial blocks use the correlation's phases,
+blocks and packed weights.
 
 Nothing here touches an array.
 """
@@ -17,10 +17,10 @@ from math import prod
 from ..correlation import Correlation
 from .schedule import Cut
 
-_HALOS = 6  # least bytes of a block, in halos: two blocks transpose each halo
-_LEAST_BUSY = 0.8  # least part of time that threads work, if each computes blocks alone
-_MOST_TARGETS = 4  # a block may be so much larger than wanted, if positions are few
-_TRANSPOSED = 4 << 20  # bytes of transposed data per thread, beside 1.3 times the input
+_HALOS = 6  # minimum bytes of a block, in halos: two blocks transpose each halo
+_LEAST_BUSY = 0.8  # minimum part of the time that threads work, if each computes blocks alone
+_MOST_TARGETS = 4  # with few positions, a block may be this many times as large as wanted
+_TRANSPOSED = 4 << 20  # bytes of transposed data per thread, besides 1.3 times the input
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class SpatialBlock:
-    """A kind, the first image, and the first output and input along the first axis."""
+    """A spatial block: its kind, first image, and first output and input along the first axis."""
 
     kind: Kind
     image: int
@@ -45,7 +45,7 @@ class SpatialBlock:
 def spatial_blocks(
     correlation: Correlation, cut: Cut, room: int, element: int
 ) -> tuple[SpatialBlock, ...]:
-    """Cut a correlation into spatial blocks of about `room` bytes, and at least one position.
+    """Cut a correlation into spatial blocks of about `room` bytes and at least one position each.
     `element` is the bytes of a transposed number."""
     image, outs = image_bytes(correlation, element), correlation.lines[0].out
     outputs = _outputs(correlation, cut)
@@ -75,8 +75,8 @@ def blocks_for_threads(
 ) -> tuple[tuple[SpatialBlock, ...], bool]:
     """Return the spatial blocks, and whether each is computed by one thread.
 
-    A thread's block has about `target` bytes, at least `least`. The blocks of all threads have at
-    most `most`. If threads would be idle otherwise, all threads compute each block together.
+    A thread's block has about `target` bytes, at least `least`. All threads' blocks together have
+    at most `most`. If threads would otherwise be idle, all threads compute each block together.
     """
     image = image_bytes(correlation, element)
     data = image * correlation.batch
@@ -100,7 +100,7 @@ def blocks_for_threads(
 
 
 def _room(correlation: Correlation, cut: Cut, image: int, count: int, *, rounded_up: bool) -> int:
-    """Return the bytes of each of `count` blocks of whole images, or of whole positions."""
+    """Return the bytes of each of `count` blocks of entire images, or of entire positions."""
     positions = -(-correlation.lines[0].out // _outputs(correlation, cut))
     added = count - 1 if rounded_up else 0
     if count <= correlation.batch:
@@ -114,40 +114,40 @@ def _even(total: int, most: int) -> int:
 
 
 def image_bytes(correlation: Correlation, element: int) -> int:
-    """Bytes of the transposed input and output of one image."""
+    """Return the bytes of one image's transposed input and output."""
     line = correlation.lines[0]
     return _bytes(correlation, element, line.size, line.out)
 
 
 def halo_bytes(correlation: Correlation, element: int) -> int:
-    """Bytes of the operand that two neighbouring spatial blocks both transpose."""
+    """Return the bytes of the operand that two neighbouring spatial blocks both transpose."""
     line = correlation.lines[0]
     shared = max(0, line.high - line.low + 1 - line.step)
     return _bytes(correlation, element, min(line.size, shared), 0)
 
 
 def least_bytes(correlation: Correlation, element: int) -> int:
-    """Approximate bytes of a small spatial block: the outputs of two positions, and the inputs that
-    they read."""
+    """Return the approximate bytes of a small spatial block: two positions' outputs, and the inputs
+    that they read."""
     line = correlation.lines[0]
     inputs = min(line.size, line.step + line.high - line.low + 1)
     return _bytes(correlation, element, inputs, min(line.out, 2 * line.stride))
 
 
 def _bytes(correlation: Correlation, element: int, inputs: int, outputs: int) -> int:
-    """Bytes of transposed data of one image, with these inputs and outputs along the first axis."""
+    """Return an image's transposed bytes, for these inputs and outputs along the first axis."""
     x = correlation.reduced * inputs * prod(correlation.operand_size[1:])
     return (x + correlation.made * outputs * prod(correlation.result_size[1:])) * element
 
 
 def transposed_bytes(correlation: Correlation, threads: int) -> int:
-    """Bytes that transposed data should not exceed."""
+    """Return the bytes that transposed data should not exceed."""
     x_bytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     return int(1.3 * x_bytes) + threads * _TRANSPOSED
 
 
 def _outputs(correlation: Correlation, cut: Cut) -> int:
-    """Outputs of a point along the first axis: spatial blocks begin at multiples of them."""
+    """Return a point's outputs along the first axis; spatial blocks begin at multiples of these."""
     return correlation.lines[0].stride * (1 if correlation.rank > 1 else cut.unroll)
 
 

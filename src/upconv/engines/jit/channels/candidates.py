@@ -1,4 +1,4 @@
-"""The candidates of the channels kernel: plain products, and dot products."""
+"""The channels kernel's candidates: ordinary products, and dot products."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .lanes import can_dot
 from .schedule import predicted_cycles, schedule
 
 CHANNELS, DOTS = "channels", "dots"
-"""Names of the variants; `dots` multiplies pairs of bfloat16 numbers."""
+"""The variants' names; `dots` multiplies pairs of bfloat16 numbers."""
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return the candidate of plain products and, where possible, the one of dot products."""
+    """Return the candidate with ordinary products and, if possible, the one with dot products."""
     names = (CHANNELS, DOTS) if can_dot(correlation, cpu) else (CHANNELS,)
     return tuple(_candidate(correlation, name, threads, cpu) for name in names)
 

@@ -1,4 +1,4 @@
-"""Compiled code of the channels kernel, each class once per process."""
+"""The channels kernel's compiled code, one copy of each class per process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tile import ChannelTile, emit_channel_tile
 
 
 class Codes:
-    """The compiled code for a form: `steps` are the addresses of the functions of driver.py, and
+    """The compiled code for a form: `steps` are the addresses of driver.py's functions, and
     `addresses` those of the functions that they call."""
 
     def __init__(self, form: Form) -> None:
@@ -60,5 +60,5 @@ class Codes:
 
 @compiled("tile", kept=512)
 def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
-    """Emit the code of a tile."""
+    """Emit a tile's code."""
     emit_channel_tile(module, "tile", tile, tap_products)

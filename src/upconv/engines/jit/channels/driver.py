@@ -1,10 +1,10 @@
-"""The native steps of the channels kernel; walk.py calls them for the rows of its tables.
+"""The channels kernel's native steps; walk.py calls them for the rows of its tables.
 
     passes         computes the passes of a run of blocks over a run of points
-    transpose_in   transposes some channels and positions of a channels-first input
-    transpose_out  transposes the same of a result; `finish_out` also applies an epilogue
+    transpose_in   transposes some channels and positions of channels-first input
+    transpose_out  does the same for a result; `finish_out` also applies an epilogue
 
-LLVM does not optimise them. Optimising takes four times as long and saves 1 % of the run time,
+LLVM does not optimize them. Optimizing takes four times as long and saves 1 % of the run time,
 because the functions that they call do nearly all the work.
 """
 
@@ -34,40 +34,40 @@ ARGUMENTS = ArgumentLayout(NUMBERS, counters=walk.COUNTERS)
 
 
 class Pass(NamedTuple):
-    """Some taps and input channels of a block; offsets are in bytes."""
+    """A block's pass over some taps and input channels; offsets are in bytes."""
 
     code: int  # the address of a tile of `most` points
     rest_code: int  # the address of a tile for the last points
     most: int
-    span: int  # offset of its span among those of a run
+    span: int  # offset of its span among a run's spans
     direct: int  # whether tiles may store to the output
     taps: int
     ntaps: int
     record: int  # bytes of a tap's record
-    merged: int  # consecutive taps that are summed as one unless a window crosses a row's end
+    merged: int  # consecutive taps summed as one, unless a window crosses a row's end
     x: int
     channels: int
     w: int
     w_tap: int
-    ahead: int  # bytes from `w` to the weights of the next pass
+    ahead: int  # bytes from `w` to the next pass's weights
     bias: int
-    resumed: int  # whether sums of earlier passes are continued
+    resumed: int  # whether it continues earlier passes' sums
     y: int
     active: int  # lanes
-    clip: int  # active lanes that exist at the last point of a row
+    clip: int  # active lanes that exist at a row's last point
     stage: int  # bytes from one point's sums to the next; 0 if tiles reuse the stage
     last: int  # whether this pass completes the sums
-    piece: int  # the piece of the packed weight with the block's weights
+    piece: int  # the packed weight's piece with the block's weights
 
 
 RUN = record("spans x y sizes")
-"""A run of points of a spatial block: its spans, sizes of the inputs, offsets in x and y."""
+"""A run of points in a spatial block: its spans, its inputs' sizes, its offsets in x and y."""
 ROW = record("start stop x y w bias group slab")
-"""Passes [start, stop) of a run of blocks, the offsets of a group in the operands, its number, and
+"""Passes [start, stop) of a run of blocks, their group's offsets in the operands, its number, and
 whether a block's weights are in a slab."""
 PASS = record(" ".join(Pass._fields))
 SPAN = record("points stride count clear")
-"""Points of a run that passes share: `count` points, of which the first `clear` have all lanes;
+"""Points in a run that passes share: `count` points, of which the first `clear` have all lanes;
 `stride` is the bytes from one array of their numbers to the next."""
 STRETCH = record("first last positions")
 """Neighbouring positions to transpose: offsets in channels-first and channels-last data."""
@@ -85,11 +85,11 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def _emit_passes(module: Module) -> None:
-    """Emit `passes`: tiles store some points directly to the output, and the others to the stage.
-    After the last pass `finish` moves these to the output.
+    """Emit `passes`: tiles store some points directly to the output, and the others to the stage,
+    from which `finish` moves them to the output after the last pass.
 
-    If a weight is used once, the thread that multiplies by a block's weights packs them into a slab
-    before the first pass."""
+    If a weight is used only once, the thread that multiplies by a block's weights packs them into a
+    slab before the first pass."""
     with module.function("passes", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
         run, row = Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)
@@ -139,7 +139,7 @@ def _emit_passes(module: Module) -> None:
 
 
 def slab_of(f: Function) -> Value:
-    """Return the offset of a thread's slab. Slabs are in the order of the threads' memory."""
+    """Return the offset of a thread's slab; slabs are ordered as the threads' scratch memory."""
     a = ARGUMENTS.reader(f)
     mine, first = (f.convert("ptrtoint", v, I64) for v in (f["mine"], a["scratch"]))
     return (mine - first) // a["part"] * a["slab"]

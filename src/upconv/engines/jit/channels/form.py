@@ -1,7 +1,7 @@
-"""The form of a correlation, which many sizes share, and the memory order of its data.
+"""A correlation's form, which many sizes share, and its data's memory order.
 
-Bytes are those of channels-last data: the caller's arrays, or scratch memory with the transposed
-channels-first data.
+Bytes refer to channels-last data: the caller's arrays, or transposed channels-first data in scratch
+memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MOST_CAST = 1 << 28  # bytes of a cast input: larger ones are read in place, wi
 class Form:
     """Channels, types, and the cut into grids.
 
-    `points` has those of each block's tile: blocks compare without them. `merges` says for each
-    grid whether some block merges taps. `transposed` data is transposed before the passes and back
-    after them; `finish` comes last. `groups` are computed one by one. `read` is the type of
-    the inputs of tiles. `element` and `y_bytes` are bytes of a number: of a sum, and of the output.
+    `points` has the points of each block's tile, which comparing blocks ignores. `merges` says for
+    each grid whether some block merges taps. `transposed` data is transposed before the passes and
+    back after them; `finish` comes last. `groups` are computed one by one. `read` is the type of
+    the tiles' inputs. `element` and `y_bytes` are the bytes of a sum and of an output.
     """
 
     weight: WeightForm
@@ -46,7 +46,7 @@ class Form:
 
     @classmethod
     def of(cls, correlation: Correlation, cut: Cut, cpu: Cpu) -> Form:
-        """Return the form of a correlation."""
+        """Return a correlation's form."""
         weight, lanes = correlation.weight, cut.lanes
         element, stored = BYTES[weight.element], weight.dtype.itemsize
         transposed = correlation.layout is DataLayout.NCX
@@ -63,12 +63,12 @@ class Form:
 
     @property
     def x_bytes(self) -> int:
-        """Bytes of a number in the input of tiles."""
+        """Bytes of a number in the tiles' input."""
         return BYTES[self.read]
 
 
 def read_type(correlation: Correlation, cut: Cut, cpu: Cpu) -> str:
-    """The type in which tiles read inputs: channels-last data of another type is cast before.
+    """Return the type in which tiles read inputs; channels-last data of another type is cast first.
 
     Each read of a 16-bit input widens it, which takes longer than one cast for all reads.
     """
@@ -87,11 +87,11 @@ def read_type(correlation: Correlation, cut: Cut, cpu: Cpu) -> str:
 
 
 class ChannelsLast:
-    """The channels-last memory order of the data of a correlation, or of a spatial block.
+    """The channels-last memory order of a correlation's data, or of a spatial block's.
 
-    `x_steps` and `y_steps` are the bytes from one image, and from one position of each axis, to the
-    next. `counts` are the points of each grid along each axis. `missing` counts the lanes of each
-    grid that do not exist at the last point of a row.
+    `x_steps` and `y_steps` are the bytes from one image, and from one position on each axis, to the
+    next. `counts` are each grid's points along each axis. `missing` counts each grid's lanes that
+    do not exist at a row's last point.
     """
 
     def __init__(self, correlation: Correlation, form: Form) -> None:
@@ -105,6 +105,6 @@ class ChannelsLast:
 
 
 def steps_of(size: tuple[int, ...], position: int) -> Numbers:
-    """Return the bytes from one image, and from one position of each axis, to the next in
-    channels-last data with `position` bytes for a position."""
+    """Return the bytes from one image, and from one position on each axis, to the next in
+    channels-last data with `position` bytes per position."""
     return np.array([position * prod(size[i:]) for i in range(len(size) + 1)], np.int64)

@@ -1,7 +1,7 @@
-"""The lanes of the channels kernel, and the phase groups of the last axis.
+"""The channels kernel's lanes, and the last axis's phase groups.
 
-Neither depends on a size, but taps that read no input are left out. Nothing here touches an array
-or emits code.
+They do not depend on sizes, except that taps that read no input are left out. Nothing here touches
+an array or emits code.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..values import BYTES
 _MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # one object per class: hashing taps takes long
+@dataclass(frozen=True, slots=True, eq=False)  # one object per class: hashing taps is slow
 class Lanes:
-    """The key of the choice of phase groups: taps of the last axis by phase, lanes, and processor.
+    """The key for choosing phase groups: the last axis's taps by phase, the lanes, the processor.
 
-    Lanes run over `channels` outputs: those of a group or, if *depthwise*, of all groups, with
-    `multiplier` to each input channel. `ungrouped`: there is one group, so neighbouring
-    positions are adjacent. `reduction` is the input channels of a group. `sums[n]` is the
-    registers for sums in tiles of n vectors, as long as there are n or more. `dots` is as in `Cpu`,
-    or 0 if products are made in float32.
+    Lanes run over `channels` outputs: a group's or, if *depthwise*, those of all groups, with
+    `multiplier` for each input channel. `ungrouped` means one group, so that neighbouring positions
+    are adjacent. `reduction` is the number of input channels in a group. `sums[n]` is the number of
+    registers for sums in tiles of n vectors, for each n that this allows. `dots` is as in `Cpu`, or
+    0 if products are computed in float32.
     """
 
     step: int
@@ -47,13 +47,13 @@ class Lanes:
 
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether the processor has dot products, and groups of bfloat16 have pairs of channels."""
+    """Whether the processor has dot products, and each bfloat16 group has pairs of channels."""
     bfloat16 = correlation.rounded or correlation.dtype is DType.BFLOAT16
     return cpu.dots > 0 and bfloat16 and correlation.reduced >= 2 * correlation.groups
 
 
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
-    """Return the lanes with dot products, without, or (`dots` is None) with the faster on `cpu`."""
+    """Return the lanes with or without dot products; None chooses the faster one on `cpu`."""
     dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
     last = correlation.lines[-1]
     taps = tuple(phase.taps for phase in last.phases)
@@ -87,8 +87,8 @@ def _lanes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseGroup:
-    """Phases [start, stop) of the last axis, of `unroll` positions together. `taps` maps the shifts
-    of each phase to kernel indices."""
+    """The last axis's phases [start, stop), for `unroll` positions together. `taps` maps each
+    phase's shifts to kernel indices."""
 
     start: int
     stop: int
@@ -113,7 +113,7 @@ class PhaseGroup:
 
 @lru_cache(maxsize=256)
 def phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
-    """Return cuts of the last axis: phases of equal shifts, single phases, all of n positions."""
+    """Return cuts of the last axis: phases with equal shifts, single phases, all of n positions."""
     return tuple(_cuts(lanes))
 
 
@@ -129,7 +129,7 @@ def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
     yield single
     if count < lanes.stride:
         return
-    # Creating phase groups with many taps takes time.
+    # Creating phase groups with many taps is slow.
     taps = sum(map(len, lanes.taps))
     for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
         few = unroll == 1 or unroll * taps <= _MOST_TAPS

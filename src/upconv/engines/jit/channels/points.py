@@ -1,7 +1,7 @@
-"""Tables of the points of spatial blocks, and of the points of each run.
+"""Tables of spatial blocks' points, and of each run's points.
 
-A point is a position of the output, and the position of the input that it reads at shift 0. Spatial
-blocks of one kind share points and spans, so only the table of runs grows with their number.
+A point is an output position, with the input position that it reads at shift 0. Spatial blocks of
+one kind share points and spans, so only the table of runs grows with their number.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .schedule import images_inside
 from .tables import PAD, Passes
 from .tile import CROSSING, OUTER
 
-_X, _Y, _EDGES, _COORDINATES = range(4)  # rows of numbers of points: ARRAYS of tile.py
+_X, _Y, _EDGES, _COORDINATES = range(4)  # rows of points' numbers: ARRAYS in tile.py
 
 
 def runs_of(
     passes: Passes, data: ChannelsLast, blocks: Sequence[SpatialBlock], step: int
 ) -> dict[str, Table]:
-    """Return the runs of spatial blocks, of at most `step` points, and their tables."""
+    """Return the spatial blocks' runs, of at most `step` points, and their tables."""
     tables: dict[str, list[Table]] = {"runs": [], "spans": [], "points": [], "sizes": []}
     ends, by_kind = {"spans": 0, "points": 0}, {}
     for number, kind in enumerate(dict.fromkeys(block.kind for block in blocks)):
@@ -69,10 +69,10 @@ def _points_of_kind(passes: Passes, kind: Kind, step: int) -> tuple[Table, list[
 
 
 def _points(data: ChannelsLast, number: int, before: int, run: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the points of a grid, run by run, and the run of each point that has all lanes.
+    """Return a grid's points, run by run, and the run of each point that has all lanes.
 
     In a run these points come first. Among them, and among the others, points whose windows cross
-    an end of a row come last: their tiles merge no taps. `before` is as in blocks.py."""
+    a row's end come last: their tiles merge no taps. `before` is as in blocks.py."""
     padded, keys = _in_order(data, number, before), [run]
     points = padded[:, : len(run)]
     column = points[-1]
@@ -89,7 +89,7 @@ def _points(data: ChannelsLast, number: int, before: int, run: Numbers) -> tuple
 
 
 def _in_order(data: ChannelsLast, number: int, before: int) -> Numbers:
-    """Return the points of a grid, images outermost or innermost, with room for `PAD` more."""
+    """Return a grid's points, images outermost or innermost, with room for `PAD` more."""
     correlation, cut = data.correlation, data.form.cut
     limits = [*((line.low, line.high) for line in correlation.lines[:-1]), cut.limits]
     dims: list[dict[int, Numbers]] = []

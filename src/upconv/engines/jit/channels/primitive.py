@@ -35,14 +35,14 @@ from .schedule import schedule as channel_schedule
 from .tables import Passes, passes_of
 from .walks import Walk
 
-_POINTS = 512  # least points of a thread in a spatial block, if memory allows
+_POINTS = 512  # a thread's minimum points in a spatial block, if memory allows
 _MAX_SPATIAL_BLOCKS = 256
-_LEAST_JOBS = 4  # of each thread, if not all threads have equally many
-_MOST_POINTS = 1 << 11  # of a channels-last spatial block: each kind has its own tables
+_LEAST_JOBS = 4  # per thread, if not all threads have equally many
+_MOST_POINTS = 1 << 11  # in a channels-last spatial block: each kind has separate tables
 
 
 class Channels(Kernel):
-    """The primitive of a correlation; `dots` as in `lanes_of`."""
+    """A correlation's primitive; `dots` is as in `lanes_of`."""
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
@@ -107,8 +107,8 @@ class Channels(Kernel):
         return whole_lines(max(stop - start for start, stop in pairwise(starts))) + LINE
 
     def _spatial_blocks(self, form: Form) -> tuple[tuple[SpatialBlock, ...], bool]:
-        """Return the spatial blocks, and whether each is computed by one thread. Blocks of
-        channels-last data only share tables."""
+        """Return the spatial blocks, and whether each is computed by one thread. Channels-last
+        blocks serve only to share tables."""
         correlation, cut, threads = self.correlation, form.cut, self.schedule.threads
         data = image_bytes(correlation, form.element) * correlation.batch
         points = cut.counts(correlation.result_size).prod(1).max(initial=1)

@@ -1,13 +1,13 @@
-"""The products of one tap: single inputs, pairs of bfloat16 inputs, and depthwise products.
+"""One tap's products: single inputs, pairs of bfloat16 inputs, and depthwise products.
 
 Pairs: one broadcast of 32 bits puts two neighbouring channels of a bfloat16 input in every lane: c
-in the low half, c + 1 in the high half. One more instruction widens each to float32, or one dot
-product adds the products of both. If the number of channels is odd, the last one has no neighbour,
-and the tile reads it alone.
+in the low half, c + 1 in the high half. Another instruction widens each to float32, or one dot
+product adds both products. If the number of channels is odd, the last one has no neighbour, and the
+tile reads it alone.
 
-Depthwise: the lanes of a point are the output channels of all groups, m (`multiplier`) for each
-input channel: y[l] += x[l / m] * w[l]. A tap has one vector of weights per vector of lanes, which
-all points of the tile share. Inputs are not packed. Memory bandwidth limits the speed, not
+Depthwise: a point's lanes are the output channels of all groups, m (`multiplier`) for each input
+channel: y[l] += x[l / m] * w[l]. A tap has one vector of weights per vector of lanes, which all
+points of the tile share. Inputs are not packed. Memory bandwidth limits the speed, not
 multiply-adds.
 """
 
@@ -25,13 +25,13 @@ Read = Callable[[Function, ChannelTile, Value], Value]
 
 _HIGH = -1 << 16  # mask of a pair's second number: the upper half of its float32
 _AHEAD = 2048
-"""Bytes between weights in use and those that are prefetched into the first-level cache. On a Xeon,
+"""Bytes between weights in use and weights being prefetched into the first-level cache. On a Xeon,
 weights from the third-level cache arrive twice as fast with 2 to 16 KiB as without this prefetch,
-and at three quarters of that speed with 1 KiB (2026-11-27)."""
+and three quarters as fast with 1 KiB (2026-11-27)."""
 
 
 def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
-    """Add the products of all input channels of one tap, in pairs if inputs are bfloat16."""
+    """Add one tap's products for all input channels, in pairs if inputs are bfloat16."""
     if tile.depthwise:
         return _depthwise(f, tile, inputs, sums)
     pairs, last = ([_pair], _half_pair) if tile.dots else ([_half(0), _half(1)], _single)
@@ -48,7 +48,7 @@ def in_pairs(tile: ChannelTile) -> bool:
 
 
 def paired(f: Function, channels: Value) -> Value:
-    """The number of channels that form pairs."""
+    """Return the number of channels that form pairs."""
     return channels - channels % 2
 
 
@@ -60,10 +60,10 @@ def _channels(
     channels: tuple[Value, Value, int],
     reads: Sequence[Read],
 ) -> list[Value]:
-    """Add the products of a range of input channels. Each of `reads` has its own weights.
-    A loop carries the address of the weights, and the sums.
+    """Add the products for a range of input channels. Each of `reads` has separate weights. A loop
+    carries the weights' address and the sums.
 
-    Loading weights between two reads also keeps the compiler from holding the inputs of the first
+    Loading weights between two reads also keeps the compiler from holding the first read's inputs
     in registers until the second.
     """
     masks = _lane_masks(f, tile, inputs.record)
@@ -89,7 +89,7 @@ def _channels(
 def _weights(
     f: Function, tile: ChannelTile, inputs: Inputs, channel: Value, w: Value
 ) -> list[Value]:
-    """Load the weights of one input channel, and prefetch later ones and inputs of the next tile.
+    """Load one input channel's weights, and prefetch later weights and the next tile's inputs.
 
     Points are mostly neighbours, so channel c prefetches number c * `points` of the next inputs.
     """
@@ -101,7 +101,7 @@ def _weights(
 
 
 def _lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
-    """Masks of the lanes that use a tap, one per vector of a masked tile."""
+    """Return masks of the lanes that use a tap, one per vector of a masked tile."""
     words = [f.word(record, 1 + v) for v in range(tile.masks)]
     bits = [f.convert("trunc", word, f"i{tile.lanes}") for word in words]
     return [f.convert("bitcast", mask, vector(I1, tile.lanes)) for mask in bits]
@@ -121,7 +121,7 @@ def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
 
 
 def _half(number: int) -> Read:
-    """Return the reader of one of two neighbouring inputs, as float32, into every lane."""
+    """Return a reader of one of two neighbouring inputs, as float32, into every lane."""
 
     def read(f: Function, tile: ChannelTile, pair: Value) -> Value:
         pairs = f.broadcast(f.load(I32, pair), tile.lanes)
@@ -147,7 +147,7 @@ def _half_pair(f: Function, tile: ChannelTile, address: Value) -> Value:
 
 
 def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
-    """Add the products of one tap; `inputs.channels` is 1, or 0 if no point reads an input."""
+    """Add one tap's products; `inputs.channels` is 1, or 0 if no point reads an input."""
     with f.loop(0, inputs.channels, carried=sums) as loop:
         running = list(loop.carried)
         masks = live_masks(f, tile, inputs.operands) if tile.masked else []
@@ -161,7 +161,7 @@ def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]
 
 
 def _lanes(f: Function, tile: ChannelTile, point: Value, v: int, masks: list[Value]) -> Value:
-    """Load the inputs of one vector of lanes; a masked tile reads only active lanes."""
+    """Load the inputs for one vector of lanes; a masked tile reads only active lanes."""
     count = tile.lanes // tile.multiplier
     kind, address = vector(tile.stored, count), f.at(point, v * count, tile.stored)
     if masks:

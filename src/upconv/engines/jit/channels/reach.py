@@ -1,6 +1,6 @@
-"""The share of taps that tiles compute: a tile skips taps that read no input at all of its points.
+"""The share of taps that tiles compute: a tile skips taps that read no input at any of its points.
 
-The share depends on the points of a tile. In grids of few points it affects the choice of tiles.
+The share depends on a tile's points. In grids with few points it affects the choice of tiles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..correlation import Line
 
-POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few choices, so that little is compiled
+POINTS = (1, 2, 3, 4, 6, 8, 12)  # points per tile: few choices, so that little is compiled
 STEP = 24  # a multiple of every number of POINTS
 _MOST_COUNTED = 1 << 17  # points times taps; with more, no tap counts as skipped
 
@@ -22,13 +22,13 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def fitting(rest: int) -> int:
-    """Return the points of the smallest tile that has room for `rest` points."""
+    """Return the size of the smallest tile with room for `rest` points."""
     return next(points for points in POINTS if points >= rest)
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """One axis of a grid: counts of inputs and points, inputs between points, shifts of taps."""
+    """A grid's axis: numbers of inputs and points, inputs from point to point, taps' shifts."""
 
     size: int
     count: int
@@ -44,19 +44,19 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Number of points of a grid, and the share of taps that tiles of each size compute."""
+    """A grid's number of points, and the share of taps that tiles of each size compute."""
 
     points: int
     parts: tuple[float, ...]
 
 
 MANY = Reach(960, (1.0,) * len(POINTS))
-"""The reach of all grids with many points, whose number does not affect the choice of tiles."""
+"""The reach of grids with so many points that their number does not affect the choice of tiles."""
 
 
-@lru_cache(maxsize=256)  # phases of equal shifts have the same reach
+@lru_cache(maxsize=256)  # phases with equal shifts have the same reach
 def reach(axes: tuple[Along, ...], images: int, *, inside: bool) -> Reach:
-    """Return the reach of a grid. If `inside`, images are the innermost dimension of its points."""
+    """Return a grid's reach. If `inside`, images are the innermost dimension of its points."""
     points = images * prod(axis.count for axis in axes)
     taps = prod(len(axis.shifts) for axis in axes)
     if not 0 < points * taps <= _MOST_COUNTED:

@@ -1,13 +1,13 @@
-"""The schedule of the channels kernel as plain data: grids, blocks, tiles, jobs.
+"""The channels kernel's schedule as plain data: grids, blocks, tiles, jobs.
 
 Symbols, per axis: output o = s*j + r of phase r reads input t*j - e for each tap (s is `stride`, t
 is `step`). Along the last axis n neighbouring j may be unrolled: o = s*n*j' + r' with r' = s*i + r,
-which reads input t*n*j' - (e - t*i). A *phase group* is a run of phases r'. Its outputs lie side by
-side in channels-last memory: these are the lanes, (phase, channel) in that order. Phase groups of
-one phase suit many channels. With few channels, more phases fill the vectors.
+which reads input t*n*j' - (e - t*i). A *phase group* is a run of phases r'. Its outputs are
+adjacent in channels-last memory: these are the lanes, (phase, channel) in that order. Phase groups
+of one phase suit many channels. With few channels, more phases fill the vectors.
 
-Nothing here touches data or emits code. With many points, grids, blocks and tiles depend on no
-size, and the sizes of a layer share one `Cut`.
+Nothing here touches data or emits code. With many points, grids, blocks and tiles do not depend on
+sizes, and all sizes of a layer share one `Cut`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .reach import MANY, POINTS, STEP, Along, Reach, fitting, part_inside, reach
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lanes [lane, lane + active) of a phase group, in `vectors` vectors. `shifts` are those along
-    the last axis that any lane uses; `masked` says that some lanes use fewer. Weights are packed in
-    the same way for any number of `points` of a tile."""
+    """A phase group's lanes [lane, lane + active), in `vectors` vectors. `shifts` are the shifts
+    along the last axis that any lane uses; `masked` says that some lanes use fewer. Weights are
+    packed in the same way for any number of `points` in a tile."""
 
     lane: int
     active: int
@@ -46,8 +46,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Points with one list of taps: a phase of each outer axis, without its length, and a phase
-    group of the last axis."""
+    """Points with the same taps: a phase of each outer axis, without its length, and a phase group
+    of the last axis."""
 
     outer: tuple[Phase, ...]
     phase_group: PhaseGroup
@@ -58,9 +58,9 @@ class Grid:
 class Cut:
     """The outputs of one image, cut into grids.
 
-    `cycles` are those of one group: of all points if these are few, else of one position. `rates`
-    are the cycles of one point of each grid. `offsets` is the first output of each grid along all
-    axes, and `steps` the outputs from one point to the next.
+    `cycles` are a group's: for all points if these are few, else for one position. `rates` are the
+    cycles per point of each grid. `offsets` are each grid's first outputs along all axes, and
+    `steps` the outputs from one point to the next.
     """
 
     lanes: Lanes
@@ -72,16 +72,16 @@ class Cut:
     _hash: int = field(compare=False)
 
     def __hash__(self) -> int:
-        return self._hash  # hashing all shifts takes long
+        return self._hash  # hashing all shifts is slow
 
     @property
     def unroll(self) -> int:
-        """Positions of the last axis that a point has."""
+        """A point's number of positions along the last axis."""
         return max((grid.phase_group.unroll for grid in self.grids), default=1)
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest shift along the last axis."""
+        """The smallest and the largest shift along the last axis."""
         shifts = [e for group in {g.phase_group for g in self.grids} for e in group.shifts]
         return min(shifts, default=0), max(shifts, default=0)
 
@@ -91,14 +91,14 @@ class Cut:
         return tuple(block for grid in self.grids for block in grid.blocks)
 
     def counts(self, outs: tuple[int, ...]) -> Numbers:
-        """Return the points of each grid along each axis, for `outs` outputs."""
+        """Return each grid's points along each axis, for `outs` outputs."""
         counts: Numbers = np.maximum(-((self.offsets - outs) // self.steps), 0)
         return counts
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that is decided about one correlation.
+    """All decisions about a correlation.
 
     A job is `step` points of `block_run` blocks.
     """
@@ -116,7 +116,7 @@ class Schedule:
         sizes = sorted({(block.points, block.vectors) for block in blocks})
         tiles = ", ".join(f"{points} points x {vectors} vectors" for points, vectors in sizes)
         return (
-            f"channels{' of their own' if cut.lanes.depthwise else pairs}: tiles of {tiles},"
+            f"{'depthwise ' * cut.lanes.depthwise}channels{pairs}: tiles of {tiles},"
             f" {len(cut.grids)} grids, {cut.unroll} positions unrolled, {len(blocks)} blocks,"
             f" {self.runs} runs of {self.step} points, {self.block_runs} runs of {self.block_run}"
             f" blocks, {self.threads} threads"
@@ -128,7 +128,7 @@ class Schedule:
 
 @lru_cache(maxsize=1024)
 def _divisions(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Block, ...], ...]:
-    """Return the cuts of a phase group into the fewest blocks of at most 1, 2 and more vectors."""
+    """Return cuts of a phase group into the fewest blocks of at most 1, 2, 3 ... vectors."""
     total = len(phase_group.taps) * lanes.channels
     vectors = -(-total // lanes.width)
     divisions = []
@@ -154,8 +154,8 @@ def _block(lanes: Lanes, phase_group: PhaseGroup, lane: int, active: int, vector
 def _blocks(
     lanes: Lanes, phase_group: PhaseGroup, reached: Reach, outer: int
 ) -> tuple[float, tuple[Block, ...]]:
-    """Return the cycles of all points with the fastest blocks of a phase group, and these blocks.
-    Each shift has `outer` taps."""
+    """Return a phase group's fastest blocks, and their cycles for all points. Each shift has
+    `outer` taps."""
     tiles: dict[tuple[int, bool, tuple[int, ...]], tuple[float, int]] = {}
     best: tuple[float, tuple[Block, ...]] = float("inf"), ()
     for division in _divisions(lanes, phase_group):
@@ -171,9 +171,9 @@ def _blocks(
 
 
 def _best_tile(lanes: Lanes, block: Block, reached: Reach, outer: int) -> tuple[float, int]:
-    """Return the fewest cycles of all points of a block, and the points of the tile with them.
+    """Return a block's fewest cycles for all points, and the number of points in that tile.
 
-    Full tiles and one tile for the rest compute the points. Of equally fast tiles the largest is
+    Full tiles and one tile for the rest compute the points. Of equally fast tiles, the largest is
     chosen."""
     merged = merged_taps(lanes, block)
     cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
@@ -191,7 +191,7 @@ def _best_tile(lanes: Lanes, block: Block, reached: Reach, outer: int) -> tuple[
 
 
 def merged_taps(lanes: Lanes, block: Block) -> int:
-    """Return how many taps along the last axis read one run of memory: all of a block, or 1.
+    """Return how many taps along the last axis read one run of memory: all of a block's, or 1.
 
     With several groups, neighbouring positions are not adjacent. A mask belongs to one tap."""
     shifts, odd = block.shifts, lanes.dots > 0 and lanes.reduction % 2
@@ -202,10 +202,10 @@ def merged_taps(lanes: Lanes, block: Block) -> int:
 
 @lru_cache(maxsize=1024)
 def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[float, ...]:
-    """Return the cycles of one tap, or of `merged` taps, in each tile whose sums stay in registers.
+    """Return the cycles of one tap, or `merged` taps, in each tile whose sums fit in registers.
 
     The slowest of these decides: multiply-adds, loads, weights from the second-level cache, and the
-    latency of a sum. Broadcasting inputs and finding the inputs of a tap are added.
+    latency of a sum. Broadcasting inputs and finding a tap's inputs are added.
     """
     costs, kernel = lanes.costs, lanes.costs.channels
     points = np.array([n for n in POINTS if n <= lanes.sums[vectors] // vectors], np.float64)
@@ -228,7 +228,7 @@ def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[
 def schedule(
     correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
 ) -> Schedule:
-    """Return the schedule of a correlation with outputs; `dots` as in `lanes_of`."""
+    """Return the schedule of a correlation that has outputs; `dots` is as in `lanes_of`."""
     threads, lines = useful_threads(correlation.multiply_adds, threads), correlation.lines
     strides = tuple(line.stride for line in lines)
     outer = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines[:-1])
@@ -242,17 +242,17 @@ def schedule(
     return jobs(correlation, cut, threads, cpu)
 
 
-_FEW = 240  # most positions whose number, and skipped taps, affect the choice of tiles
-_LONG = 256  # longest row for which positions that unrolling adds count
+_FEW = 240  # maximum positions for which their number and skipped taps affect the choice
+_LONG = 256  # longest row for which the positions that unrolling adds matter
 
 
 def _positions(correlation: Correlation) -> int:
-    """Number of positions j of all images."""
+    """Return the number of positions j in all images."""
     return correlation.batch * prod(-(-line.out // line.stride) for line in correlation.lines)
 
 
 def _row_cycles(cut: Cut, row: int, few: Correlation | None) -> float:
-    """Return the cycles of a cut, including positions that unrolling adds at the end of a row."""
+    """Return a cut's cycles, including positions that unrolling adds at the end of a row."""
     if few is not None or row > _LONG:
         return cut.cycles
     return cut.cycles * -(-row // cut.unroll) * cut.unroll / row
@@ -265,7 +265,7 @@ def _cuts(
     outer: tuple[tuple[Phase, ...], ...],
     few: Correlation | None,
 ) -> tuple[Cut, ...]:
-    """Return the cuts of the outputs into grids; they depend on sizes if positions are `few`."""
+    """Return cuts of the outputs into grids, which depend on sizes if positions are `few`."""
     return tuple(_cut(lanes, strides, outer, groups, few) for groups in phase_groupings(lanes))
 
 
@@ -276,7 +276,7 @@ def _cut(
     phase_groups: tuple[PhaseGroup, ...],
     few: Correlation | None,
 ) -> Cut:
-    """Return the cut by these phase groups of the last axis."""
+    """Return the cut with these phase groups along the last axis."""
     total, grids, rates, offsets = 0.0, [], [], []
     for phases in product(*outer):
         taps = prod(len(phase.taps) for phase in phases)
@@ -295,7 +295,7 @@ def _cut(
 
 
 def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGroup) -> Reach:
-    """Return the reach of a grid."""
+    """Return a grid's reach."""
     *lines, last = correlation.lines
     axes = [
         Along(
@@ -310,7 +310,7 @@ def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGrou
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
-    """Choose jobs: inputs of a run fit the second-level cache, and every thread has work."""
+    """Choose jobs: a run's inputs fit in the second-level cache, and all threads have work."""
     groups = 1 if cut.lanes.depthwise else correlation.groups
     channels = correlation.reduced // groups
     total = correlation.batch * int(cut.counts(correlation.result_size).prod(1).max(initial=0))
@@ -321,7 +321,7 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     steps = max(1, -(-total // STEP))  # of STEP points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)
     if runs > 1:
-        runs = -(-runs // threads) * threads  # about the same number for each thread
+        runs = -(-runs // threads) * threads  # about equally many for each thread
     step = -(-steps // runs) * STEP
     runs = max(1, -(-total // step))
     block_run = max(1, min(blocks, blocks * groups * runs // wanted))
@@ -329,13 +329,13 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
 
 
 def images_inside(correlation: Correlation) -> bool:
-    """Whether a tile's points are one position of several images. In small images many positions
+    """Whether a tile's points are one position in several images. In small images, many positions
     have few taps inside the input, and tiles skip the others."""
     return correlation.batch > 1 and prod(correlation.operand_size) <= 64
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
-    """Return the cycles of each thread: tiles, and transposing channels-first data.
+    """Return the cycles per thread for tiles and for transposing channels-first data.
 
     Like the positions kernel's prediction, this assumes that weights are in caches.
     """

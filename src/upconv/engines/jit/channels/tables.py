@@ -1,7 +1,7 @@
-"""The passes of a correlation and the taps that they read, as records of driver.py.
+"""A correlation's passes and the taps that they read, as records of driver.py.
 
 They do not depend on points, which points.py lists. So no table grows with points times blocks, and
-the sizes of a layer share all but one number of each record.
+all sizes of a layer share all but one number in each record.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from .schedule import Block, Grid, merged_taps
 from .tile import ChannelTile
 from .weights import ChannelPacking, taps_of_lanes, uses
 
-PAD = 16  # copies of the last point after it: the most points that a tile reads at a time
+PAD = 16  # copies of the last point after it: the maximum points that a tile reads at once
 
 
 def passes_of(data: ChannelsLast, *, single: bool) -> Passes:
-    """Return the passes of a correlation; `single`: one spatial block has all of its points."""
+    """Return a correlation's passes; `single`: one spatial block has all of its points."""
     totals = (data.counts.prod(1) * data.correlation.batch).tolist()
     missing, numbers = tuple(data.missing.tolist()), dict[object, int]()
     keys = zip(map(tuple, data.counts.tolist()), missing, data.form.merges, strict=True)
     alike = tuple(numbers.setdefault(key, i) for i, key in enumerate(keys))
     # With many points, a full tile computes the rest and repeats the last point. This takes little
-    # time, and no other tile is compiled.
+    # time and needs no other compiled tile.
     few = tuple(n if single and n < 16 * POINTS[-1] else 0 for n in totals)
     return shared(Passes, data.form, alike, missing, few)
 
 
 class Passes:
-    """The passes of all blocks, and their taps.
+    """All blocks' passes, and their taps.
 
-    For each grid, `alike` is the first grid with the same points, `missing` the lanes that do not
-    exist at a row's end, and `few` the number of points, or 0 if they are many. `points` lists the
-    grids that have tables of points.
+    For each grid, `alike` is the first grid with the same points, `missing` the number of lanes
+    that do not exist at a row's end, and `few` the number of points, or 0 if there are many.
+    `points` lists the grids that have tables of points.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Passes:
         self._grids = np.array(numbers, np.int64)
 
     def placed(self, data: ChannelsLast) -> dict[str, Table]:
-        """Return the tables for the data of one size."""
+        """Return the tables for data of one size."""
         records, taps = self.records.copy(), self._taps.placed(data.x_steps[1:])
         records["y"] += (self.form.cut.offsets @ data.y_steps[1:])[self._grids]
         window = int(records["merged"].max(initial=1)) * self.form.cut.lanes.reduction
@@ -73,13 +73,13 @@ class Passes:
         return {"passes": records, "taps": taps, "outs": outs, "zeros": zeros}
 
     def bias_order(self) -> Numbers:
-        """Return the order of biases: a group's are repeated, so that any block's are adjacent."""
+        """Return the order of biases; a group's are repeated, so that any block's are adjacent."""
         channels = self.form.cut.lanes.channels
         numbers = np.arange(channels + self.widest) % channels
         return (np.arange(self.form.groups)[:, None] * channels + numbers).ravel()
 
     def rows(self, block_run: int) -> Table:
-        """Return the runs of `block_run` blocks of each group."""
+        """Return each group's runs of `block_run` blocks."""
         form, lanes = self.form, self.form.cut.lanes
         count = len(self.starts) - 1
         first = np.arange(0, max(1, count), block_run)
@@ -97,7 +97,7 @@ class Passes:
         self, grid: Grid, block: Block, piece: int, weights: int,
         alike: int, missing: int, few: int,
     ) -> list[Pass]:  # fmt: skip
-        """Return the passes of a block: of taps that fit the cache, or some channels of one tap."""
+        """Return a block's passes: over taps that fit in cache, or some channels of one tap."""
         form, lanes, codes, tile = self.form, self.form.cut.lanes, self.codes, self._tile(block)
         w_row = tile.width * self.packing.itemsize
         w_tap = w_row * self.packing.row_channels
@@ -113,7 +113,7 @@ class Passes:
             for channel in range(0, lanes.reduction, chunk_channels)
         ]
         single, record = len(starts) == 1, (1 + tile.masks + len(grid.outer) + 1) * 8
-        # Sums of earlier passes lie in the output, if that has their type.
+        # Earlier passes' sums are in the output if that has their type.
         directly = form.transposed or form.finish.is_plain or tile.finish is not None
         directly &= single or (block.active == tile.width and form.y_bytes == form.element)
         phase_lanes = len(grid.phase_group.taps) * lanes.channels
@@ -154,13 +154,13 @@ class Passes:
 
 
 def _merged(lanes: Lanes, block: Block, most: int) -> int:
-    """Return how many neighbouring taps a pass merges, at most `most`: a divisor of all of them."""
+    """Return how many neighbouring taps a pass merges: a divisor of their number up to `most`."""
     merged = merged_taps(lanes, block)
     return max((n for n in range(1, merged + 1) if merged % n == 0 and n <= most), default=1)
 
 
 class _Taps:
-    """The table of taps: for each an offset that depends on sizes, masks, and a shift per axis."""
+    """The table of taps, each with an offset that depends on sizes, masks, and a shift per axis."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -168,7 +168,7 @@ class _Taps:
         self._numbers, self._offsets, self._shifts = [0], list[int](), list[tuple[int, ...]]()
 
     def of(self, grid: Grid, block: Block, masks: int) -> tuple[int, int]:
-        """Return the number of a block's taps, and the offset of records, which blocks share."""
+        """Return a block's number of taps, and the offset of their records, which blocks share."""
         key = grid.outer, block.shifts, (grid.phase_group, block.lane) if masks else None
         count = prod(len(phase.taps) for phase in grid.outer) * len(block.shifts)
         if key in self._starts:
@@ -182,7 +182,7 @@ class _Taps:
         return count, start
 
     def placed(self, x_steps: Numbers) -> Numbers:
-        """Return the records for data with `x_steps` bytes between positions of each axis."""
+        """Return the records for data with `x_steps` bytes between positions on each axis."""
         numbers, shifts = np.array(self._numbers, np.int64), np.array(self._shifts, np.int64)
         numbers[self._offsets] = -(shifts.reshape(-1, len(x_steps)) @ x_steps)
         return numbers

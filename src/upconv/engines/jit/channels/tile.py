@@ -1,21 +1,20 @@
-"""The register tile of the channels kernel: vectors run along lanes, and inputs are
-broadcast.
+"""The channels kernel's register tile: vectors run along lanes, and inputs are broadcast.
 
-Lanes are adjacent outputs of channels-last memory: the channels of one position or of a few
+Lanes are adjacent outputs in channels-last memory: the channels of one position or of several
 neighbours. A tile computes V vectors of lanes for R *points*, any R output positions with the same
 taps. For each tap and each input channel:
 
     V loads of weights
     for each point: broadcast its input, V multiply-adds into acc[point]
 
-If neighbouring taps of the last axis read neighbouring positions, the channels of their window are
-adjacent, and so are their weights. `merged` taps are then summed as one tap of so many times the
-channels, in the same order. That saves finding the inputs of each tap, which is most of the work
-with few channels. Only tiles whose windows cross neither end of a row do so.
+If neighbouring taps along the last axis read neighbouring positions, the channels in their window
+are adjacent, and so are their weights. `merged` taps are then summed as one tap with that many
+times the channels, in the same order. That saves finding each tap's inputs, which is most of the
+work with few channels. Only tiles whose windows cross neither end of a row do so.
 
 A tap that is outside for all R points is skipped. For each tap, a *masked* tile changes only the
-lanes that use it, so an input affects only outputs that it reaches. (Infinite weights still meet
-the zeros that taps read outside.)
+lanes that use it, so an input affects only outputs that it reaches. (Infinite weights are still
+multiplied by the zeros that taps read outside.)
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from .driver import ARGUMENTS, PASS, ROW, RUN
 
 PARAMETERS = signature(
     "args* run* row* pass*"  # the records of driver.py
-    " points* stride"  # a table of numbers of points, bytes from one array of numbers to the next
+    " points* stride"  # a table of points' numbers, bytes from one array of numbers to the next
     " tiles"  # tiles to compute, R points each
     " out* outs*"  # R byte offsets from `out` for each tile
     " is_stage"  # whether `out` is the stage, which has the computed type
 )
 ARRAYS = "xs", "outs", "edges", "coordinates"
-"""Numbers of a point: the offset of its input at shift 0, the offset of its output, its edges, and
-the coordinate of its input along each axis."""
+"""A point's numbers: the offsets of its input at shift 0 and of its output, its edges, and its
+input's coordinate along each axis."""
 
 INSIDE, OUTER, CROSSING = 0, 1, 1 << 16
-"""The edges of a point: the sum of `OUTER` for each outer axis along which some tap reads outside,
-and `CROSSING` if some tap does so along the last axis."""
+"""A point's edges: `OUTER` times the number of outer axes along which some tap reads outside, plus
+`CROSSING` if some tap does so along the last axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelTile:
-    """The class of a tile: everything that its code depends on.
+    """A tile's class: everything on which its code depends.
 
     `stored` is the type of inputs, `element` that of weights and sums. A *depthwise* tile has one
     input channel per output channel (or per `multiplier` neighbouring ones): it multiplies lanes by
-    lanes. With `dots`, the weights of two input channels are a pair of bfloat16.
-    If there is a `finish`, the last pass applies it to sums that do not go to the stage. Of a
-    `ragged` tile, not all lanes are active.
+    lanes. With `dots`, two input channels' weights are a pair of bfloat16. If there is a `finish`,
+    the last pass applies it to sums that are not staged. In a `ragged` tile, not all lanes are
+    active.
     """
 
     stored: str
@@ -70,18 +69,18 @@ class ChannelTile:
 
     @property
     def width(self) -> int:
-        """Lanes of one point."""
+        """A point's number of lanes."""
         return self.lanes * self.vectors
 
     @property
     def numbers(self) -> int:
-        """Points whose numbers are read at a time: a power of two, because other masks are slow
+        """How many points' numbers are read at once: a power of two, because other masks are slow
         without mask registers. Tables continue after the last point."""
         return 1 << (self.points - 1).bit_length()
 
     @property
     def masks(self) -> int:
-        """Masks in the record of a tap."""
+        """Number of masks in a tap's record."""
         return self.vectors if self.masked and not self.depthwise else 0
 
 
@@ -90,8 +89,8 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Operands of one tap: its record, the address of each point's input, of the next tile's first
-    input, of weights, and of weights to prefetch; the number of channels; all the tile's values."""
+    """One tap's operands: its record; the addresses of each point's input, the next tile's first
+    input, weights, and weights to prefetch; the number of channels; all the tile's values."""
 
     record: Value
     points: list[Value]
@@ -106,7 +105,7 @@ Products = Callable[[Function, ChannelTile, Inputs, list[Value]], list[Value]]
 
 
 def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Products) -> None:
-    """Emit a function of `PARAMETERS` that computes tiles; `products` emits those of one tap."""
+    """Emit a function with `PARAMETERS` that computes tiles; `products` emits a tap's products."""
     with module.function(name, PARAMETERS) as f:
         shared = _operands(f)
         shared["pointers"] = f.scratch(8 * tile.numbers)
@@ -125,11 +124,11 @@ def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Pr
 
 
 def _ahead(f: Function, tile: ChannelTile, values: Values, number: Value) -> Values:
-    """Return the address of the weights that a tile of this `number` prefetches, a cache line per
-    channel, and the bytes to the next channel and tap.
+    """Return the address of the weights that tile `number` prefetches, a cache line per channel,
+    and the bytes to the next channel and tap.
 
-    The first tiles of a call prefetch one vector each of the next pass's weights. Later tiles have
-    nothing left to prefetch, so they prefetch their own weights, which are in the cache already.
+    A call's first tiles prefetch one vector each of the next pass's weights. Later tiles have
+    nothing left to prefetch, so they prefetch their own weights, which are already in cache.
     """
     line = f.integer(LINE // 2 if tile.dots else LINE)  # pairs are two channels
     step = f.select(number < tile.vectors, line, 0)
@@ -139,7 +138,7 @@ def _ahead(f: Function, tile: ChannelTile, values: Values, number: Value) -> Val
 
 
 def _operands(f: Function) -> Values:
-    """Return the numbers of a pass, and the addresses of its operands and tables."""
+    """Return a pass's numbers, and the addresses of its operands and tables."""
     a, p = ARGUMENTS.reader(f), Record(f, f["pass"], PASS)
     run, row = Record(f, f["run"], RUN), Record(f, f["row"], ROW)
     names = ["ntaps", "record", "merged", "channels", "w_tap", "resumed", "active", "last"]
@@ -147,7 +146,7 @@ def _operands(f: Function) -> Values:
     x = a["x"] + (run["x"] + row["x"] + p["x"])
     bias = a["bias"] + (row["bias"] + p["bias"])
     out, y = (f.convert("ptrtoint", address, I64) for address in (f["out"], a["y"]))
-    # Behind the last weights of a slab, there is nothing to prefetch.
+    # After a slab's last weights, there is nothing to prefetch.
     ahead = p["ahead"] * (1 - row["slab"] * p["last"])
     return {name: p[name] for name in names} | {
         "ahead": ahead,
@@ -179,7 +178,7 @@ def _products(
 
 
 def _starts(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
-    """Load the bias, or the sums of earlier passes."""
+    """Load the bias, or earlier passes' sums."""
     sums = []
     fresh = f.compare("eq", values["resumed"], 0)
     for r in range(tile.points):
@@ -200,7 +199,7 @@ def _output(f: Function, values: Values, point: int) -> Value:
 
 
 def load_vectors(f: Function, tile: ChannelTile, address: Value) -> list[Value]:
-    """Load the vectors of one point, or of one input channel's weights."""
+    """Load one point's vectors, or one input channel's weights."""
     kind = vector(tile.element, tile.lanes)
     return [f.load(kind, f.at(address, v * tile.lanes, tile.element)) for v in range(tile.vectors)]
 
@@ -217,7 +216,7 @@ def _any(f: Function, tile: ChannelTile, mask: Value) -> Value:
 
 
 def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) -> Value:
-    """Store the address of each point's input for one tap; return whether any lies inside."""
+    """Store the address of each point's input for one tap; return whether any is inside."""
     bits = vector(I1, tile.numbers)
     shifts = f.at(record, 1 + tile.masks, I64)
     with f.loop(0, values["edge_axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
@@ -225,7 +224,7 @@ def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) ->
         shift = f.word(shifts, axis.index)
         size = f.word(values["sizes"], axis.index)
         coordinates = _numbers(f, tile, row) - f.broadcast(shift, tile.numbers)
-        # Unsigned: a negative number is beyond every size.
+        # Unsigned, so that a negative number is beyond every size.
         inside = f.compare("ult", coordinates, f.broadcast(size, tile.numbers))
         axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
@@ -237,7 +236,7 @@ def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) ->
 
 
 def _store_sums(f: Function, tile: ChannelTile, values: Values, sums: list[Value]) -> None:
-    """Store the sums: finished, or as they are for later passes and in the stage."""
+    """Store the sums: finished, or unchanged for later passes and in the stage."""
     if tile.finish is None:
         _store(f, tile, values, sums, plain(tile.element))
         return
@@ -249,10 +248,10 @@ def _store_sums(f: Function, tile: ChannelTile, values: Values, sums: list[Value
 
 
 def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], kind: Finish) -> None:
-    """Store the active lanes, after `kind`.
+    """Finish the active lanes by `kind`, and store them.
 
-    Each branch casts them again: some processors' code generators call a library for a bfloat16
-    that is used in another block of code.
+    Each branch casts them again: for some processors, LLVM calls a library for a bfloat16 that is
+    used in another basic block.
     """
     masks: Sequence[Value | None] = [None] * tile.vectors
     masks = live_masks(f, tile, values) if tile.ragged else masks
@@ -265,6 +264,6 @@ def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], ki
 
 
 def live_masks(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
-    """Masks of the active lanes, one per vector."""
+    """Return masks of the active lanes, one per vector."""
     active, width = values["active"], tile.lanes
     return [f.lanes_below(active - v * width, width) for v in range(tile.vectors)]

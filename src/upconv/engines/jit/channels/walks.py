@@ -1,7 +1,7 @@
-"""Walks over spatial blocks: the phases of one native call, their arguments and scratch memory.
+"""Walks over spatial blocks: a native call's phases, with their arguments and scratch memory.
 
-Channels-last data takes one phase for all spatial blocks. Channels-first data takes two more, which
-transpose one spatial block before and after.
+Channels-last data needs one phase for all spatial blocks. Channels-first data needs two more, which
+transpose a spatial block before and after.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .points import runs_of
 from .schedule import jobs
 from .tables import PAD, Passes
 
-CHUNK = 256  # positions that are transposed back at a time if there is an epilogue
+CHUNK = 256  # positions that are transposed back at once if there is an epilogue
 
 
 class Walk:
@@ -95,8 +95,8 @@ def transposed_parts(
     *,
     whole: bool,
 ) -> tuple[Table, Table]:
-    """Return the stretches of positions of one operand, and its parts of `part` channels of an
-    image. `steps` are those of channels-last data. Unless `whole`, stretches fit the stage."""
+    """Return an operand's stretches of positions, and its parts of `part` channels of an image.
+    `steps` belong to channels-last data. Unless `whole`, stretches fit in the stage."""
     image, channel = np.indices((batch, -(-channels // part)))
     channel *= part
     parts = filled(

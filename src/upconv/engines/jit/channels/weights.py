@@ -1,7 +1,6 @@
-"""Packing weights for the channels kernel: [group][grid][block][tap][input
-channel][lane].
+"""Packing weights for the channels kernel: [group][grid][block][tap][input channel][lane].
 
-For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
+For dot products: [group][grid][block][tap][pair of input channels][lane][channel in the pair], with
 zeros if the last pair has one channel.
 
 Every block reads its weights in order. Lanes that do not use a tap have zeros, and so do lanes
@@ -25,16 +24,16 @@ from .schedule import Block, Cut, Grid
 
 
 def uses(grid: Grid, block: Block) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield the taps of a block in the order of its sums: the kernel indices of the outer axes, and
-    the shifts of all axes."""
+    """Yield a block's taps in the order of its sums: the kernel indices along the outer axes, and
+    the shifts along all axes."""
     outer = [phase.taps for phase in grid.outer]
     for taps, shift in product(product(*outer), block.shifts):
         yield tuple(tap.index for tap in taps), (*(tap.shift for tap in taps), shift)
 
 
 def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers:
-    """Return the kernel index along the last axis that each lane of a block uses at a shift, or -1
-    for none and after the active lanes."""
+    """Return the kernel index along the last axis that each of a block's lanes uses at a shift, or
+    -1 if none and after the active lanes."""
     taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
     numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
     used: Numbers = np.array(taps, np.int64)[np.minimum(numbers // lanes.channels, len(taps) - 1)]
@@ -43,7 +42,7 @@ def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers
 
 
 class ChannelPacking(Packer):
-    """Packs a weight for the blocks of a cut, which begin at `offsets` bytes. Each tap has a
+    """A packer of weights for a cut's blocks, which begin at `offsets` bytes. Each tap has a
     multiple of `multiple` input channels, of which the last may be zeros."""
 
     def __init__(self, weight: WeightForm, cut: Cut, cpu: Cpu, multiple: int = 1) -> None:
@@ -53,7 +52,7 @@ class ChannelPacking(Packer):
         multiple = max(multiple, 2) if lanes.dots else multiple
         self.row_channels = -(-channels // multiple) * multiple
         self.itemsize = compute.itemsize
-        row = self.row_channels * compute.itemsize  # bytes of all input channels of a lane
+        row = self.row_channels * compute.itemsize  # bytes of all input channels in a lane
         sizes = [
             prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors
             for grid in grids
@@ -86,7 +85,7 @@ def _gathered(weight: WeightForm, cut: Cut, starts: list[int], row: int) -> tupl
             for indices, (*_, shift) in uses(grid, block):
                 taps = [taps.get(shift, -1) for taps in grid.phase_group.taps]
                 first = min((tap for tap in taps if tap >= 0), default=0)
-                # The block itself is no key, because hashing all its shifts takes long.
+                # The block itself is not a key, because hashing all its shifts is slow.
                 indices_from_first = tuple(max(-1, tap - first) for tap in taps)
                 key = grid.phase_group, block.lane, block.vectors, indices_from_first
                 if key not in table_starts:
@@ -114,19 +113,19 @@ def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> 
 
 
 def _transposes(weight: WeightForm, cut: Cut) -> bool:
-    """Whether all taps of all reduced channels are adjacent, in order, and results far apart: then
-    weights are transposed, not gathered."""
+    """Whether to transpose weights instead of gathering them: all taps of all reduced channels are
+    adjacent, in order, and results are far apart."""
     by_reduced, by_made, *by_tap = weight.strides[1:]
     if not _is_in_order(cut):
         return False
     steps, taps = _steps(cut.grids[0]), _taps(cut.grids[0])
     if weight.reduced == weight.groups:
-        by_reduced = taps  # there is no other channel, so any stride will do
+        by_reduced = taps  # with only one channel, any stride is right
     return by_tap == steps and by_reduced == taps and by_made >= max(by_reduced, 2)
 
 
 def _channels_are_innermost(weight: WeightForm, cut: Cut) -> bool:
-    """Whether each tap's channels are adjacent: then taps are packed like channels of one tap."""
+    """Whether each tap's channels are adjacent; taps are then packed as one tap's channels."""
     channels = weight.reduced // weight.groups
     by_reduced, by_made, *by_tap = weight.strides[1:]
     if by_reduced != 1 or not _is_in_order(cut) or (cut.lanes.dots and channels % 2):
@@ -159,13 +158,13 @@ def _taps(grid: Grid) -> int:
 
 
 def _steps(grid: Grid) -> list[int]:
-    """Return the strides of each axis, in taps, if all taps of a grid are adjacent."""
+    """Return each axis's stride, in taps, if all the grid's taps are adjacent."""
     counts = [len(axis) for axis in _axes(grid)]
     return [prod(counts[i + 1 :]) for i in range(len(counts))]
 
 
 def _axes(grid: Grid) -> list[list[int]]:
-    """Return the kernel indices of a grid's taps along each axis; its phase group has one phase."""
+    """Return the kernel indices along each axis of a grid whose phase group has one phase."""
     (taps,) = grid.phase_group.taps
     return [[tap.index for tap in p.taps] for p in grid.outer] + [
         [taps[e] for e in grid.phase_group.shifts]

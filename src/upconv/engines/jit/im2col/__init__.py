@@ -1,1 +1,1 @@
-"""The im2col kernel: inner products of rows of the weight, read in place, and gathered inputs."""
+"""The im2col kernel: inner products of weight rows, read in place, and gathered inputs."""

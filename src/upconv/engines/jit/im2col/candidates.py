@@ -1,4 +1,4 @@
-"""The candidate of the im2col kernel."""
+"""The im2col kernel's candidate."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..values import BYTES
 from .code import Tile
 
 IM2COL = "im2col"
-_MOST_READS = 1 << 18  # inputs of the positions of an image, each in a table
-_L1_PANEL = 1 / 2  # part of the first-level cache for a chunk of a panel
-_L2_ROWS = 1 / 8  # part of the second-level cache for a chunk of the rows of a job
+_MOST_READS = 1 << 18  # inputs of an image's positions, each in a table
+_L1_PANEL = 1 / 2  # part of the first-level cache for a panel's chunk
+_L2_ROWS = 1 / 8  # part of the second-level cache for a chunk of a job's rows
 _ROWS = 6
-"""Rows of a tile. Their distance is often a power of two, so that they share a set of the
-first-level cache, which has as few as 8 lines."""
+"""Rows of a tile. Their distance is often a power of two, so that they share a set in the
+first-level cache, which may have as few as 8 lines."""
 
 
 class Plan(NamedTuple):
-    """The schedule. A job multiplies `tiles` tiles of rows by `chunk` inputs of each position,
-    which stay in the first-level cache, then by the next inputs."""
+    """The schedule. A job multiplies `tiles` tiles of rows by each position's `chunk` inputs, which
+    stay in the first-level cache, then by the next inputs."""
 
     tile: Tile
     chunk: int
@@ -42,14 +42,14 @@ class Plan(NamedTuple):
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return the only candidate, which packs no weight."""
+    """Return the only candidate, which does not pack the weight."""
     reason = refusal(correlation)
     if reason is not None:
         return (refused(IM2COL, reason),)
     cycles = predicted_cycles(correlation, plan_of(correlation, threads, cpu), cpu)
     workspace = correlation.groups * positions_of(correlation) * depth_of(correlation)
     workspace *= correlation.dtype.itemsize
-    reason = "it reads the weight in place, which takes longer if the weight is used again"
+    reason = "it reads the weight in place, which is slower if the weight is used again"
     return (
         Candidate(
             "jit", IM2COL, cycles, workspace=workspace, sums=IM2COL, eligible=Eligible.ONCE,
@@ -61,25 +61,25 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
 def refusal(correlation: Correlation) -> str | None:
     """Return why the im2col kernel refuses a correlation, or None."""
     if correlation.dtype not in (DType.FLOAT32, DType.FLOAT64) or correlation.rounded:
-        return "it reads weights of float32 or float64 in place"
+        return "it reads float32 or float64 weights in place"
     if not correlation.epilogue.empty or correlation.accumulate:
         return "it applies no epilogue"
     if any(line.stride > 1 or not line.phases[0].taps for line in correlation.lines):
-        return "it computes results of stride 1 that some input reaches"
+        return "it needs result stride 1, and taps along every axis"
     if not _has_rows(correlation):
-        return "the weights of a channel of the result are not adjacent"
+        return "the weights of a result channel are not adjacent"
     if positions_of(correlation) > correlation.made // correlation.groups:
         return "the copied inputs of all positions would be larger than the weight"
     if correlation.made // correlation.groups < _ROWS:
-        return f"it needs at least {_ROWS} channels of a group's result"
+        return f"it needs at least {_ROWS} result channels per group"
     reads = prod(correlation.result_size) * prod(taps_of(correlation))
     if reads > _MOST_READS:
-        return f"it lists the inputs of an image, at most {_MOST_READS}, and this has {reads}"
+        return f"it handles at most {_MOST_READS} reads per image, not {reads}"
     return None
 
 
 def _has_rows(correlation: Correlation) -> bool:
-    """Whether all weights of a result are adjacent, by input channel and then by tap."""
+    """Whether a result's weights are adjacent, by input channel and then by tap."""
     by_group, by_reduced, by_made, *by_tap = correlation.weight_strides
     if correlation.groups > 1 and by_group != by_made * (correlation.made // correlation.groups):
         return False
@@ -93,17 +93,17 @@ def _has_rows(correlation: Correlation) -> bool:
 
 
 def taps_of(correlation: Correlation) -> tuple[int, ...]:
-    """Return the taps of each axis, including those that read no input."""
+    """Return each axis's number of taps, including those that read no input."""
     return tuple(len(line.every[0].taps) for line in correlation.lines)
 
 
 def depth_of(correlation: Correlation) -> int:
-    """Return the numbers of a result's row of weights."""
+    """Return how many weights a result's row has."""
     return correlation.reduced // correlation.groups * prod(taps_of(correlation))
 
 
 def positions_of(correlation: Correlation) -> int:
-    """Return the positions of all images."""
+    """Return the number of positions in all images."""
     return correlation.batch * prod(correlation.result_size)
 
 
@@ -121,7 +121,7 @@ def plan_of(correlation: Correlation, threads: int, cpu: Cpu) -> Plan:
 
 
 def _tile_cycles(tile: Tile, channels: int, positions: int, cpu: Cpu) -> float:
-    """Return the cycles of a number of each row of a group."""
+    """Return the cycles per number in each row of a group."""
     costs, panels = cpu.costs, divmod(-(-positions // tile.lanes), tile.vectors)
 
     def cycles(vectors: int) -> float:
@@ -133,7 +133,7 @@ def _tile_cycles(tile: Tile, channels: int, positions: int, cpu: Cpu) -> float:
 
 
 def predicted_cycles(correlation: Correlation, plan: Plan, cpu: Cpu) -> float:
-    """Return the cycles of each thread."""
+    """Return the cycles per thread."""
     costs, depth, tile = cpu.costs.im2col, depth_of(correlation), plan.tile
     channels, positions = correlation.made // correlation.groups, positions_of(correlation)
     panels = -(-positions // tile.width)

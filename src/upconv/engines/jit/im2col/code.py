@@ -1,9 +1,9 @@
-"""The code of the im2col kernel, which multiplies by a weight in place.
+"""The im2col kernel's code, which multiplies by a weight in place.
 
-A row of the weight has all numbers that one channel of the result uses. For each position, `gather`
-copies the inputs in the same order (im2col). A *panel* has the first input of some positions, then
-the second one of each, and so on. A register tile loads vectors of a panel, and broadcasts numbers
-of some rows of the weight. Sums begin with the bias and have the order of the weight.
+A row of the weight has all numbers that one result channel uses. For each position, `gather` copies
+the inputs in the same order (im2col). A *panel* has several positions' first inputs, then their
+second inputs, and so on. A register tile loads a panel's vectors, and broadcasts numbers from
+several rows of the weight. Sums begin with the bias and follow the weight's order.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ..values import BYTES, I64, LINE, PTR, Value, vector
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "x* y* w* bias* panels* places*"
     " x_image x_channel y_image y_channel"
-    " channels taps"  # of a row of a group's weight: reduced channels, and taps of all axes
+    " channels taps"  # in a row of a group's weight: reduced channels, and taps of all axes
     " chunk"  # numbers that are multiplied before the next rows
     " group_bytes panel_bytes w_row",  # bytes of panels, and from one row of the weight to the next
     counters=walk.COUNTERS + "bad",
 )
 PANEL, ROWS = record("panel first count dense"), record("group first last count")
 """Jobs: a panel of `count` positions, from number `first` on, whose results are adjacent if it is
-`dense`; some tiles of rows of the weight, from row `first` on. The last tile begins at row `last`,
-so that it is full, and may compute some rows again."""
+`dense`; some tiles of weight rows, from row `first` on. The last tile begins at row `last`, so that
+it is full, and may compute some rows again."""
 PLACE = record("image y reads")
-"""A position: its image, the byte offset of its result there, and the address of a table of byte
-offsets of its inputs, one for each tap; -1 where a tap reads no input."""
+"""A position: its image, its result's byte offset there, and the address of a table with its
+inputs' byte offsets, one per tap; -1 if a tap reads no input."""
 
 
 class Tile(NamedTuple):
-    """A register tile: rows of the weight by vectors of positions."""
+    """A register tile: weight rows by vectors of positions."""
 
     element: str
     lanes: int
@@ -45,14 +45,14 @@ class Tile(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Positions of a panel."""
+        """Number of positions in a panel."""
         return self.lanes * self.vectors
 
 
 @compiled("gather", kept=16, opt=1)
 def gather_code(module: Module, element: str, width: int, channels_last: bool, cpu: Cpu) -> None:
-    """The job `gather`: a panel of a group. Inputs that are adjacent in memory are read in turn:
-    those of the taps of a channel, or with `channels_last` those of some channels of a tap."""
+    """Emit the job `gather`, for a group's panel. Inputs that are adjacent in memory are read in
+    turn: those of a channel's taps, or with `channels_last` those of some channels of a tap."""
     together = LINE // BYTES[element] if channels_last else 1
     with module.function("gather", walk.JOB) as f:
         a, panel = ARGUMENTS.reader(f), Record(f, f["inner"], PANEL)
@@ -98,7 +98,7 @@ _TILE = signature("w* w_row panel* sums* count")
 
 @compiled("products", kept=32)
 def products_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """The job `products`: the results of some tiles of rows at the positions of a panel."""
+    """Emit the job `products`: the results of some tiles of rows at a panel's positions."""
     for vectors in range(1, tile.vectors + 1):
         with module.function(f"tile{vectors}", _TILE, exported=False) as f:
             emit_tile(f, tile, vectors)
@@ -133,7 +133,7 @@ def products_code(module: Module, tile: Tile, cpu: Cpu) -> None:
 
 
 def _emit_biases(f: Function, a: Arguments, tile: Tile, first: Value, sums: Value) -> None:
-    """Set the sums of a tile to the biases of its channels."""
+    """Set a tile's sums to its channels' biases."""
     with f.loop(0, tile.rows) as row:
         bias = f.load(tile.element, f.at(a["bias"], first + row.index, tile.element))
         for v in range(tile.vectors):
@@ -142,15 +142,15 @@ def _emit_biases(f: Function, a: Arguments, tile: Tile, first: Value, sums: Valu
 
 
 def emit_tile(f: Function, tile: Tile, vectors: int) -> None:
-    """Emit a tile, which adds the products of `count` numbers of each row to its sums. The last
-    panel may fill only some `vectors`."""
+    """Emit a tile, which adds the products for `count` numbers of each row to its sums. The last
+    panel may fill fewer `vectors`."""
     kind, item = vector(tile.element, tile.lanes), BYTES[tile.element]
     addresses = [
         f.at(f["sums"], row * tile.width + v * tile.lanes, tile.element)
         for row in range(tile.rows)
         for v in range(vectors)
     ]
-    # Three rows share a pointer, since there are too few registers for one each.
+    # Three rows share a pointer, since there are too few registers for separate ones.
     pointers = [f["w"] + f["w_row"] * row for row in range(0, tile.rows, 3)]
     start = [f["panel"], *pointers, *(f.load(kind, address) for address in addresses)]
     with f.loop(0, f["count"], carried=start) as loop:
@@ -171,7 +171,7 @@ def emit_tile(f: Function, tile: Tile, vectors: int) -> None:
 def _emit_results(
     f: Function, a: Arguments, tile: Tile, panel: Record, first: Value, sums: Value
 ) -> None:
-    """Store the results of a tile, and set `bad` if one is not finite."""
+    """Store a tile's results, and set `bad` if one is not finite."""
     places = a["places"] + panel["first"] * PLACE.itemsize
     y, count, width = a["y"] + first * a["y_channel"], panel["count"], tile.width
     kind, is_dense = vector(tile.element, tile.lanes), panel["dense"] > 0

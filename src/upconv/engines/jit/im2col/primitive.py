@@ -27,7 +27,7 @@ from .code import ARGUMENTS, PANEL, PLACE, ROWS, gather_code, products_code
 
 
 class Im2col(Kernel):
-    """A correlation of stride 1 in its result that reads its weight in place."""
+    """A correlation with result stride 1 that reads its weight in place."""
 
     order = None
 
@@ -66,7 +66,7 @@ class Im2col(Kernel):
         self.resident_bytes = CODE_BYTES + sum(table.nbytes for table in tables.values())
 
     def pack(self, weight: Array) -> Array:
-        """Return a copy of the weight, which a call reads in its own order.
+        """Return a copy of the weight in the order that calls read.
 
         Raises `NonFinite` if it is not finite."""
         if not is_finite(weight):
@@ -76,8 +76,8 @@ class Im2col(Kernel):
         return packed
 
     def run_once(self, out: Array, a: Array, weight: Array, bias: Maybe = None, *_: Maybe) -> None:
-        """Compute into `out` from a weight in place; `out` is left invalid if this raises
-        `NonFinite`, because zeros around the operand were multiplied by infinity or NaN."""
+        """Compute into `out`, reading the weight in place. If this raises `NonFinite`, `out` is
+        invalid, because zeros around the operand were multiplied by infinity or NaN."""
         weight = contiguous(weight)
         operands = Operands.of(self.correlation, out, a, None)
         with Workspace(self.workspace_bytes) as scratch:
@@ -102,7 +102,7 @@ class Im2col(Kernel):
 
 
 def _tables(correlation: Correlation, plan: Plan) -> dict[str, Table]:
-    """Return the tables of both jobs, of positions, and of their reads."""
+    """Return the tables for both jobs, for positions, and for their reads."""
     item, channels = correlation.dtype.itemsize, correlation.made // correlation.groups
     channels_first = correlation.layout is DataLayout.NCX
     x_step, y_step = (

@@ -1,4 +1,4 @@
-"""The candidate of the planes kernel."""
+"""The planes kernel's candidate."""
 
 from __future__ import annotations
 

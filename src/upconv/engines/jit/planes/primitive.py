@@ -27,8 +27,8 @@ from ..steps import Launch
 from ..values import BYTES, LINE, STORED
 from .tile import ARGUMENTS, BAND, BANDS, CHANNELS, TAP, PlaneTile, plane_code
 
-_MOST_POSITIONS = 14  # positions of a tile of channels-last data
-_MOST_PRODUCTS = 400  # products of a tile: each adds code
+_MOST_POSITIONS = 14  # positions in a tile of channels-last data
+_MOST_PRODUCTS = 400  # products in a tile: each adds code
 _MOST_REACH = 3  # range of a row's shifts, in vectors: each vector is loaded
 _MOST_TAPS = 1 << 14  # outer taps of all outer positions: each is in a table
 _CENTER = (Phase(0, 1, (Tap(0, 0),)),)
@@ -36,7 +36,7 @@ _POINT = Line(1, 1, 1, 1, _CENTER, 0, 0, _CENTER)
 
 
 class Planes(Kernel):
-    """A depthwise correlation, of stride 1 in its result, compiled and laid out."""
+    """A depthwise correlation with result stride 1, compiled and scheduled."""
 
     def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
         self.correlation, self._tile = correlation, tile
@@ -108,8 +108,8 @@ def _channels(correlation: Correlation, tile: PlaneTile) -> int:
 
 
 class PlanePacking(Packer):
-    """Packs a depthwise weight as [channel][tap], or with `lanes`, for channels-last data, as
-    [tap][lane]. `axes` are the taps of each axis."""
+    """A packer of depthwise weights as [channel][tap], or with `lanes`, for channels-last data, as
+    [tap][lane]. `axes` lists the taps of each axis."""
 
     def __init__(
         self, weight: WeightForm, axes: tuple[tuple[Tap, ...], ...], lanes: int, cpu: Cpu
@@ -137,8 +137,8 @@ class PlanePacking(Packer):
 def _tables(
     correlation: Correlation, tile: PlaneTile, tap_bytes: int, threads: int
 ) -> dict[str, Table]:
-    """Return the bands of all planes of a channel, the outer taps that read inputs in them, and
-    both tables of jobs."""
+    """Return the bands of all planes in a channel, the outer taps that read inputs in them, and
+    both job tables."""
     *outer, rows, last = _lines(correlation)
     itemsize, band_bytes = correlation.dtype.itemsize, tile.costs.band_bytes
     reads = reads_of([
@@ -201,7 +201,7 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
         return None
     sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
     if last.step > 1 and most >= 4:
-        sizes.append((4, 2))  # this size loads less for each vector
+        sizes.append((4, 2))  # this size loads less per vector
     if channels_last:
         wide = min(most, cpu.registers - 4) // 2
         sizes = [(count, 1 + (count <= wide)) for count in range(1, most + 1)]
@@ -229,12 +229,12 @@ def _is_fast(correlation: Correlation, cpu: Cpu) -> bool:
 
 
 def predicted_cycles(correlation: Correlation, tile: PlaneTile, threads: int) -> float:
-    """Return the cycles of each thread."""
+    """Return the cycles per thread."""
     return _cycles(correlation, tile) / useful_threads(correlation.multiply_adds, threads)
 
 
 def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
-    """Return the cycles of all tiles."""
+    """Return all tiles' cycles."""
     *outer, rows, last = _lines(correlation)
     tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
     planes = prod(line.out * len(line.phases[0].taps) for line in outer)

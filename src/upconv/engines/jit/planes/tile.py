@@ -1,12 +1,12 @@
-"""The code of the planes kernel, which computes depthwise layers without packing the input.
+"""The planes kernel's code, which computes depthwise layers without packing the input.
 
-A tile is some rows of an output plane by one or more vectors of positions. It loads each line of
-the input once, cuts the shifts from adjacent vectors in registers, and adds them to all rows
-that use the line. Masks leave out positions outside a row, so nothing is copied or padded. Lines
-above and below a plane are zeros.
+A tile is several rows of an output plane by one or more vectors of positions. It loads each input
+line once, cuts the shifts from adjacent vectors in registers, and adds them to all rows that use
+the line. Masks leave out positions outside a row, so nothing is copied or padded. Lines above and
+below a plane are zeros.
 
 In channels-last data a plane is a row of positions by their channels. The lines are positions, and
-vectors run along channels, which have no shifts but have their own weights and biases.
+vectors run along channels, which have no shifts but separate weights and biases.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ ARGUMENTS = ArgumentLayout(
     counters=walk.COUNTERS,
 )
 BAND = record("y top bottom taps tap_count")
-"""Rows [top, bottom) of a plane at `y` bytes; the taps of the outer axes that read inputs there."""
+"""Rows [top, bottom) of a plane at `y` bytes; the outer axes' taps that read inputs there."""
 TAP = record("x w")
 """Byte offsets of an outer tap's input plane, and of its weights."""
 BANDS, CHANNELS = record("first count"), record("image first count")
-"""A job: some bands of some channels of an image."""
+"""A job: some bands of some channels in an image."""
 
 
 class PlaneTile(NamedTuple):
-    """The class of a tile: everything that its code depends on.
+    """A tile's class: everything on which its code depends.
 
-    `steps` and `shifts` have one entry for rows and one for positions in a row. `staged` results go
-    through `finish` after `epilogue`. `last` says that vectors run along channels.
+    `steps` and `shifts` have one entry for rows and one for positions in a row. `staged` results
+    pass through `finish` after `epilogue`. `last` says that vectors run along channels.
     """
 
     element: str
@@ -60,7 +60,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether the weights of an outer tap stay in registers."""
+        """Whether an outer tap's weights stay in registers."""
         count = len(self.shifts[0]) * len(self.shifts[1])
         if self.last:
             return (self.rows + count + 1) * self.vectors <= self.registers - _OTHERS
@@ -68,21 +68,21 @@ class PlaneTile(NamedTuple):
 
     @property
     def registers(self) -> int:
-        """Registers of the processors that run it."""
+        """Number of registers on the processors that run it."""
         return 32 if self.lanes * BYTES[self.element] == LINE else 16
 
     @property
     def width(self) -> int:
-        """Positions of a row."""
+        """Number of positions in a row."""
         return self.lanes * self.vectors
 
     @property
     def lines(self) -> dict[int, list[tuple[int, int]]]:
-        """The (row, row tap) pairs that use each line of the input, numbered from the first row's.
+        """The (row, row tap) pairs that use each input line, numbered from the first row's.
 
-        The order of the lines is the order in which each row adds up its taps. The other kernels
-        take outer axes by tap and the last axis by falling shift. The same order here gives a layer
-        the same bits in all kernels.
+        The lines are in the order in which each row adds its taps. The other kernels add outer axes
+        by tap and the last axis by falling shift. The same order here gives a layer the same bits
+        in all kernels.
         """
         users: dict[int, list[tuple[int, int]]] = {}
         for row in range(self.rows):
@@ -93,45 +93,45 @@ class PlaneTile(NamedTuple):
 
     @property
     def across(self) -> list[tuple[int, int, int]]:
-        """The taps of a row by falling shift, as (tap, shift, entry of `back`)."""
+        """A row's taps by falling shift, as (tap, shift, entry of `back`)."""
         taps = enumerate(zip(self.shifts[1], self.back, strict=True))
         return sorted(((tap, *shift) for tap, shift in taps), key=lambda entry: -entry[1])
 
     @property
     def back(self) -> tuple[int, ...]:
-        """For each shift of a row, how many results before a tile's first one it reads."""
+        """How many results before a tile's first one each of a row's shifts reads."""
         return tuple(-(-shift // self.steps[1]) for shift in self.shifts[1])
 
     @property
     def loads(self) -> int:
-        """Number of vectors of a line."""
+        """Number of vectors in a line."""
         return self.steps[1] * (self.vectors - (min(self.back) - max(self.back)) // self.lanes)
 
     @property
     def costs(self) -> Planes:
-        """The cost figures of the processors that run it."""
+        """The cost figures for the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element]).planes
 
     @property
     def cycles(self) -> float:
-        """Cycles of one outer tap: products, loads, cuts."""
+        """Cycles per outer tap, for products, loads and cuts."""
         products: float = self.rows * self.vectors * len(self.shifts[0]) * len(self.shifts[1])
         costs = self.costs
         line = costs.load * self.loads + costs.cut * self.vectors * len(self.shifts[1])
         if self.last:
-            # Each line has its own address, and each weight that is not kept is a load.
+            # Each line needs a separate address, and each weight that is not kept is a load.
             line, products = line + costs.line, products * (1 if self.kept else costs.weight)
         results = costs.result * self.rows * self.vectors
         return products + line * len(self.lines) + results + costs.tile
 
 
 _KEPT, _OTHERS = {32: 9, 16: 0}, 4
-"""Most weights in registers, by the number of registers, and how many hold other values."""
+"""Maximum weights in registers, by number of registers, and how many hold other values."""
 
 
 @compiled("planes", kept=256, opt=1)
 def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
-    """The function `planes`, which the walk calls for a job."""
+    """Emit the function `planes`, which the walk calls for a job."""
     with module.function("planes", walk.JOB) as f:
         a, bands, channels = (
             ARGUMENTS.reader(f), Record(f, f["inner"], BANDS), Record(f, f["outer"], CHANNELS)
@@ -149,8 +149,8 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
 
 
 class _Tiles(NamedTuple):
-    """Emits the tiles of bands of rows. `zeros` are a line of zeros, `stage` holds results for
-    `finish`."""
+    """An emitter of the tiles in bands of rows. `zeros` is a line of zeros, `stage` holds results
+    for `finish`."""
 
     f: Function
     a: Arguments
@@ -159,7 +159,7 @@ class _Tiles(NamedTuple):
     stage: Value
 
     def emit_band(self, image: Value, channel: Value, band: Record) -> None:
-        """Emit all tiles of a band of one channel."""
+        """Emit all tiles in one channel's band."""
         f, a, tile = self.f, self.a, self.tile
         x = image * a["x_image"] + channel // a["multiplier"] * a["x_channel"]
         y = image * a["y_image"] + channel * a["y_channel"] + band["y"]
@@ -188,7 +188,7 @@ class _Tiles(NamedTuple):
             self.store(number.results, y + offset, here + a["slopes"], active, left)
 
     def masks(self, start: Value) -> list[Value]:
-        """For each vector of a line from position `start` on, a mask of its lanes in the row."""
+        """Return masks of the lanes in the row, per vector of a line from position `start` on."""
         masks, lanes, width = [], self.tile.lanes, self.a["x_width"]
         for first in range(0, self.tile.loads * lanes, lanes):
             bits = _below(self.f, width - start - first, lanes)
@@ -199,7 +199,7 @@ class _Tiles(NamedTuple):
         return masks
 
     def lane_values(self, address: Value) -> list[Value]:
-        """A bias or a weight for each vector: one number in all lanes, or one for each lane."""
+        """Load each vector's bias or weight: one number in all lanes, or one per lane."""
         f, tile = self.f, self.tile
         if not tile.last:
             return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
@@ -208,8 +208,8 @@ class _Tiles(NamedTuple):
         return [f.load(kind, f.at(address, offset, tile.element)) for offset in offsets]
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
-        """Return the address of a line by its number from a plane's row `first` on; lines outside
-        the plane are zeros."""
+        """Return a function from a line's number, counted from a plane's row `first`, to its
+        address; lines outside the plane are zeros."""
         rows, row_stride = self.a["x_rows"], self.a["x_row"]
 
         def line(number: int) -> Value:
@@ -222,8 +222,8 @@ class _Tiles(NamedTuple):
     def prefetch_next(self, x: Value, first: Value) -> None:
         """Prefetch the lines of the tile below, or of the next plane.
 
-        Where taps of falling shifts rise, lines are read from last to first. Without this, a Zen 3
-        took 3 times as long for planes from beyond the second-level cache (2026-11-28).
+        If taps rise as shifts fall, lines are read from last to first. Without this, a Zen 3 took 3
+        times as long for planes from beyond the second-level cache (2026-11-28).
         """
         f, tile, row_stride = self.f, self.tile, self.a["x_row"]
         count = tile.rows * tile.steps[0]
@@ -234,7 +234,7 @@ class _Tiles(NamedTuple):
     def products(
         self, line: Callable[[int], Value], masks: list[Value], w: Value, sums: list[Value]
     ) -> list[Value]:
-        """Add the products of one outer tap."""
+        """Add one outer tap's products."""
         f, tile, w_tap = self.f, self.tile, self.a["w_tap"]
         across, kind = len(tile.back), vector(tile.element, tile.lanes)
 
@@ -261,9 +261,9 @@ class _Tiles(NamedTuple):
         return sums
 
     def parts(self, line: Value, masks: list[Value]) -> list[list[Value]]:
-        """The vectors of a line, or with step 2, of its even and of its odd positions.
+        """Return a line's vectors, or with step 2, those of its even and of its odd positions.
 
-        They are integers, which LLVM cuts by one instruction; floats would take three.
+        They are integers, which LLVM cuts with one instruction; floats would take three.
         """
         f, tile, lanes = self.f, self.tile, self.tile.lanes
         read, vectors = _bits(tile.stored), []
@@ -318,7 +318,7 @@ class _Tiles(NamedTuple):
 
 
 def _below(f: Function, count: Value, lanes: int) -> Value:
-    """A bit for each lane whose number is less than `count`."""
+    """Return a bit set for each of the first `count` lanes."""
     return (1 << f.max(f.min(count, lanes), 0)) - 1
 
 

@@ -1,1 +1,1 @@
-"""The positions kernel: vectors run along positions of one phase."""
+"""The positions kernel: vectors run along one phase's positions."""

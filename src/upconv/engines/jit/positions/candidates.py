@@ -1,4 +1,4 @@
-"""The candidate of the positions kernel."""
+"""The positions kernel's candidate."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def refusal(correlation: Correlation) -> str | None:
         return "it reads every position, but this convolution has a stride"
     shifts = len({tap.shift for phase in correlation.lines[-1].phases for tap in phase.taps})
     if shifts > _MOST_SHIFTS:
-        return f"it takes at most {_MOST_SHIFTS} shifts along the last axis, and this has {shifts}"
+        return f"it handles at most {_MOST_SHIFTS} shifts along the last axis, not {shifts}"
     rows = correlation.batch * prod(padded_size(line) for line in correlation.lines[:-1])
     if rows > _MOST_ROWS:
-        return f"it lists rows, at most {_MOST_ROWS} of all images, and this has {rows}"
+        return f"it handles at most {_MOST_ROWS} rows in all images, not {rows}"
     return None

@@ -1,12 +1,12 @@
-"""The native steps of the walk over the tables of placement: filling the buffer, and jobs.
+"""The walk's native steps, which fill the buffer and do the jobs in the placement tables.
 
-    pack(args, mine, part, job)         a part of the shared packing
+    pack(args, mine, part, job)         part of the shared packing
     job(args, mine, cache_block, job)   a cache block for a run of blocks and all their phase tuples
 
-They are compiled once per process. Layers differ in the arguments, in tables, and in the functions
-that the steps call by address. A tile writes to y or to the stage, from which pieces are copied to
-y. The stage is for tiles that are not entirely outputs of one row, and for epilogues that tiles do
-not apply.
+They are compiled once per process. Layers differ in arguments, in tables, and in the functions that
+the steps call by address. A tile writes to y or to the stage, from which pieces are copied to y.
+The stage is for tiles that are not entirely outputs in one row, and for epilogues that tiles do not
+apply.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tables import BLOCK, CACHE_BLOCK, JOB, PHASE_TUPLE, PIECE, SEGMENT, SPAN, 
 STAGE_BYTES = 8192
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "x* y* w* bias* residual*"  # operands
-    " buffer*"  # packed input of all groups, where it is shared
+    " buffer*"  # packed input of all groups, if it is shared
     " fill* finish*"  # functions of rows.py
     " blocks* phase_tuples* segments* ranges* spans* tiles* pieces*"  # tables
     " taps*"  # byte offsets of outer taps from a tile's position in the buffer
@@ -39,9 +39,9 @@ _BLOCK = signature("args* stage* block* w* taps* ntaps bias* to range* x*")
 
 @compiled("pack", "job", kept=4, opt=1)
 def driver_code(module: Module, cpu: Cpu) -> None:
-    """The functions `pack` and `job`.
+    """Emit the functions `pack` and `job`.
 
-    A lower optimisation level compiles faster, and its code is 0 to 6 % faster on 12 layers.
+    A lower optimization level compiles faster, and its code is 0 to 6 % faster on 12 layers.
     """
     _emit_fill(module)
     _emit_block(module)
@@ -63,7 +63,7 @@ def _emit_fill(module: Module) -> None:
         a, part = ARGUMENTS.reader(f), Record(f, f["part"], CACHE_BLOCK)
         x, first = a["x"] + f["channel"] * a["x_channel"], part["segment"]
         along = a["x_row"] + a["image_row"] * a["x_image"]
-        # Rows of one channel are neighbours in memory, so the processor fetches them ahead.
+        # Rows of one channel are neighbours in memory, so the processor prefetches them.
         with (
             f.loop(0, f["channels"]) as channel,
             f.loop(first, first + part["segments"]) as loop,

@@ -1,8 +1,8 @@
-"""Placement of tiles: spans of tiles, and pieces of tiles that are not entirely outputs of one row.
+"""Placement of tiles: their spans, and pieces of tiles that are not entirely outputs in one row.
 
-A *class* of outputs is a class of rows and a class of phases. Rows of a class have equally many
-positions along each outer axis; phases of a class have equally many along the last axis. Outputs of
-one class differ by an offset.
+A *class* of outputs is a class of rows and a class of phases. A class's rows have equally many
+positions along each outer axis; its phases have equally many along the last axis. Outputs in one
+class differ by an offset.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .tiling import stores
 
 
 class PhaseClass(NamedTuple):
-    """Outputs of a block along the last axis: `phases` phases of each of the first `positions`
-    positions of a row, and `rest` phases of the next position, which the row's end cuts."""
+    """A block's outputs along the last axis: `phases` phases of each of a row's first `positions`
+    positions, and `rest` phases of the next position, which the row's end cuts."""
 
     phases: int
     positions: int
@@ -41,8 +41,8 @@ class PhaseClass(NamedTuple):
 
 
 class Placement:
-    """The spans, tiles and pieces of a layer. `ranges[cache block, class of rows, class of phases]`
-    is the first span and the number of spans."""
+    """A layer's spans, tiles and pieces. `ranges[cache block, class of rows, class of phases]` is
+    the first span and the number of spans."""
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self._plan, self._tile, padded = plan, plan.tiles[0], plan.padded
@@ -86,7 +86,7 @@ class Placement:
         return {name: _joined(records[name], parts) for name, parts in self._tables.items()}
 
     def _add(self, name: str, table: Table) -> int:
-        """Append to a table, and return the number of the first record."""
+        """Append to a table, and return the number of the first new record."""
         parts = self._tables[name]
         parts.append(table)
         return sum(map(len, parts[:-1]))
@@ -105,8 +105,8 @@ class Placement:
         ranges[:, 0], ranges[:, 1] = self._add("spans", spans) + blocks[:-1], 1
 
     def _by_rows(self, counts: tuple[int, ...], phases: PhaseClass, ranges: Numbers) -> None:
-        """Add spans of `span_rows` rows, and of the remaining rows of a plane, for each part of a
-        plane in a cache block."""
+        """Add spans of `span_rows` rows, and of a plane's remaining rows, for each part of a plane
+        in a cache block."""
         stride, size = self._plan.padded.row_stride, self._plan.span_rows
         start, image, y = offsets(counts[:-1], *self._steps[:, :-1])
         _, image_step, y_step = self._steps[:, -1]
@@ -148,8 +148,8 @@ class Placement:
     def _add_tiles(
         self, phases: PhaseClass, rows: Numbers, total: int, cache_block: int
     ) -> tuple[int, Numbers]:
-        """Add the tiles of `total` positions, with one record for adjacent tiles of one row. Return
-        the number of the first record, and the cache block of each."""
+        """Add tiles for `total` positions, with one record for adjacent tiles in a row. Return the
+        first record's number, and the cache block of each record."""
         start, image, y = rows
         low, high, elements = start, start + phases.positions, np.array([phases.phases])
         if phases.rest:  # each row has complete positions, and one that the row's end cuts
@@ -187,7 +187,7 @@ class Placement:
         return self._add("tiles", table), block
 
     def _parts(self, low: Numbers, high: Numbers, total: int, cache_block: int) -> list[Numbers]:
-        """Cut intervals of positions, in order, into runs of full tiles and parts of a tile.
+        """Cut intervals of positions, in order, into runs of full tiles and parts of tiles.
 
         Return each part's interval, the start of its first tile, low, high, and a tile's width.
         """
@@ -218,7 +218,7 @@ class Placement:
 
 
 def _joined(kind: np.dtype[Any], parts: list[Table]) -> Table:
-    """Concatenate tables of one kind; NumPy's own function is slow at comparing their types."""
+    """Concatenate tables of one kind; NumPy's function is slow because it compares their types."""
     if len(parts) == 1:
         return parts[0]
     table, first = np.empty(sum(map(len, parts)), kind), 0

@@ -26,11 +26,11 @@ from .tile import tile_code
 from .tiling import finish_of
 from .weights import Packing
 
-_MOST_CHANNELS = 64  # channels of a tile, which reads the biases of all of them
+_MOST_CHANNELS = 64  # maximum channels of a tile, which reads all their biases
 
 
 class Positions(Kernel):
-    """A correlation of step 1 in its operand, compiled and laid out."""
+    """A correlation with operand step 1, compiled and scheduled."""
 
     order: Packing
 
@@ -46,7 +46,7 @@ class Positions(Kernel):
         axes = tuple(tuple(phase.taps for phase in line.phases) for line in correlation.lines)
         form = correlation.weight, plan.tiles, plan.blocks, axes
         self.order, self._pack_threads = shared(Packing, *form, cpu), threads
-        # An odd number of cache lines, so that no two channels begin in one cache set.
+        # An odd number of cache lines, so that no two channels begin in the same cache set.
         self._channel_bytes = (-(-plan.buffer_positions // 16) | 1) * 16 * self._type.itemsize
         channels = correlation.reduced // correlation.groups
         alone = not (plan.shared or plan.in_place)

@@ -1,11 +1,10 @@
-"""The schedule of the positions kernel, as plain data: padded positions, cache blocks,
-jobs, threads.
+"""The positions kernel's schedule as plain data: padded positions, cache blocks, jobs, threads.
 
 The padded positions are one long row. Each axis has enough for inputs, outputs, and the zeros that
 shifts read between one row and the next: max(I + e_max, J - e_min).
 
 Nothing here touches an array or emits code. tiling.py chooses tiles by the layer's class. The
-division of the work into cache blocks and jobs depends on all extents.
+division of the work into cache blocks and jobs depends on all sizes.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class Schedule:
     """All decisions about one correlation.
 
     A job computes `block_run` blocks of `cache_block` positions, and also reads `halo_before`
-    positions before them and `halo_after` after them. With `shared`, all threads pack the input
+    positions before them and `halo_after` after them. If `shared`, all threads pack the input
     first; else each job packs its cache block, unless it is read `in_place`. Tiles start anew every
-    `span_rows` rows; with 0 they continue across rows.
+    `span_rows` rows; if this is 0, they continue across rows.
     """
 
     padded: PaddedPositions
@@ -77,8 +76,8 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     span_rows = _span_rows(correlation, padded, tiles[0]) if padded.row_stride <= room else 0
     useful = useful_threads(correlation.multiply_adds, threads)
     if useful > 1 and _is_one_row(correlation, padded) and not correlation.has_larger_weight:
-        # Threads then divide the row, where they would otherwise divide the results' channels and
-        # all read the whole input.
+        # Threads then divide the row. Otherwise they would divide the results' channels and all
+        # read the entire input.
         span_rows = 0
     single_block = Schedule(
         padded, tiles, blocks, halo_before, halo_after, padded.total, span_rows, len(blocks),
@@ -92,13 +91,13 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 
 
 def _is_one_row(correlation: Correlation, padded: PaddedPositions) -> bool:
-    """Whether there is only one row, in which the same tiles are best with and without new rows."""
+    """Whether there is only one row, so that tiles starting anew in each row change nothing."""
     return correlation.batch * padded.rows == 1
 
 
 def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
-    """Return the number of rows after which tiles start anew, or 0 for never. Where records of all
-    rows would be too many, the table has records of a few rows, with at least eight tiles."""
+    """Return the number of rows after which tiles start anew, or 0 for never. If there would be too
+    many records for all rows, the table has records for a few rows, with at least eight tiles."""
     across, by_row = (_row_cycles(correlation, padded, tile, flag) for flag in (False, True))
     if by_row <= across:
         return 1
@@ -112,7 +111,7 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
 
 
 def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would be a plain copy of each image."""
+    """Whether packing would only copy each image, and reading in place is faster."""
     pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     costs = cpu.costs.positions
@@ -122,7 +121,7 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
-    """Return the cycles of each thread, for tiles, placing their results, and packing the input."""
+    """Return the cycles per thread for tiles, placing their results, and packing the input."""
     channels, padded = correlation.reduced // correlation.groups, plan.padded
     costs = cpu.costs.positions
     by_row = plan.span_rows == 1 or _is_one_row(correlation, padded)
@@ -141,11 +140,11 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
 def _row_cycles(
     correlation: Correlation, padded: PaddedPositions, tile: Tile, by_row: bool
 ) -> float:
-    """Return the cycles of all tiles of one block for a row.
+    """Return the cycles of one block's tiles for a row.
 
-    If tiles start anew in every row, the last tiles of a row compute some results twice, or are
-    slow tiles of one vector. If they continue across rows, they also compute the padded positions
-    between rows, and results in two rows go through the stage.
+    If tiles start anew in every row, a row's last tiles compute some results twice, or are slow
+    tiles of one vector. If they continue across rows, they also compute the padded positions
+    between rows, and results in two rows pass through the stage.
     """
     reduction = correlation.reduced // correlation.groups
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
@@ -175,8 +174,8 @@ def _evened(total: int, cache_block: int, width: int, groups: int, threads: int)
 
 
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
-    """Return the number of positions whose input, for a group, takes a given part of the
-    second-level cache. A quarter of that is enough where the halos of a volume do not fit anyway.
+    """Return how many positions' inputs, for one group, fit in part of the second-level cache. A
+    quarter of that is enough if a volume's halos do not fit anyway.
     """
     channels = correlation.reduced // correlation.groups
     lanes = int(cpu.l2 * cpu.costs.positions.l2_input) // (BYTES[tile.element] * channels)
@@ -184,7 +183,7 @@ def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
 
 
 def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
-    """Choose cache blocks and jobs: panels that stay in L2, and work for every thread."""
+    """Choose cache blocks and jobs such that panels stay in L2 and every thread has work."""
     channels, total = correlation.reduced // correlation.groups, plan.padded.total
     width = plan.padded.row_stride if plan.span_rows else plan.tiles[0].width
     halo = plan.halo_before + plan.halo_after
@@ -211,18 +210,18 @@ def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
 
 
 def padded_size(line: Line) -> int:
-    """Return the number of padded positions of an axis: enough for operand, result, and the zeros
+    """Return an axis's number of padded positions: enough for operand, result, and the zeros
     between rows."""
     return max(line.size + max(line.high, 0), line.phases[0].length - min(line.low, 0), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedPositions:
-    """All positions of a batch as one long row of flattened positions.
+    """A batch's positions, flattened into one long row.
 
-    `sizes` are the padded positions of each axis. A row has `row_stride` positions and an image has
-    `rows` rows. `steps` are the strides of the outer axes in rows. Position q reads positions
-    q - high ... q - low. The first `total` positions contain all outputs.
+    `sizes` are each axis's padded positions. A row has `row_stride` positions and an image has
+    `rows` rows. `steps` are the outer axes' strides in rows. Position q reads positions q - high
+    ... q - low. The first `total` positions contain all outputs.
     """
 
     lines: tuple[Line, ...]
@@ -236,7 +235,7 @@ class PaddedPositions:
 
     @classmethod
     def of(cls, correlation: Correlation) -> PaddedPositions:
-        """The padded positions of a correlation that has outputs."""
+        """Return the padded positions of a correlation that has outputs."""
         lines = correlation.lines
         *outer, last = lines
         padded = tuple(map(padded_size, lines))
@@ -262,5 +261,5 @@ class PaddedPositions:
         return self.lines[:-1]
 
     def phase_tuples(self) -> Iterator[tuple[Phase, ...]]:
-        """The combinations of phases of the outer axes."""
+        """Return the combinations of the outer axes' phases."""
         return product(*(line.phases for line in self.outer))

@@ -1,6 +1,6 @@
-"""Tables of placement: the positions of input rows, and the positions where tiles read and write.
+"""Placement tables: the positions of input rows, and the positions where tiles read and write.
 
-Records of one layer, with what each stands for:
+A layer's records, with what each stands for:
 
     BLOCK, PHASE_TUPLE, JOB     blocks of channels; phases of the outer axes; parts of the channels
     CACHE_BLOCK                 cache blocks, or parts of the shared packing
@@ -29,17 +29,16 @@ from ..values import BYTES
 from .schedule import Schedule
 
 BLOCK = record("main tail w w_tap y channel active phases piece")
-"""Code of tiles, bytes to the first weight and from tap to tap, bytes to the first phase, channels
-of a group, class of phases, bytes of a position in the stage."""
+"""Tile code, bytes to the first weight and from tap to tap, bytes to the first phase, channel in
+its group and active channels, class of phases, bytes per position in the stage."""
 PHASE_TUPLE = record("tap taps y rows")
-"""First outer tap and the number of taps, bytes to the output of the first position, class of rows.
-"""
+"""First outer tap and the number of taps, bytes to the first position's output, class of rows."""
 JOB = record("channel channels w made block blocks")
-"""Input channels of a group, bytes to its weights, its first output channel; a run of blocks."""
+"""A group's input channels, bytes to its weights, its first output channel; a run of blocks."""
 CACHE_BLOCK = record("x segment segments spans")
 """Bytes to its first position in the buffer; the segments that fill it; its row of `ranges`."""
 SEGMENT = record("to x count zeros", "image rows")
-"""A copy into the buffer at `to`, from `x` of an image: `count` elements, then zeros, for `rows`
+"""A copy into the buffer at `to`, from an image at `x`: `count` elements, then zeros, for `rows`
 rows."""
 SPAN = record("x y", "image count tiles tile_count")
 TILES = record("x y", "image count tail pieces piece_count")
@@ -69,7 +68,7 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """Input rows in the padded positions, merged where no zeros lie between them.
+    """Input rows in the padded positions, merged if there are no zeros between them.
 
     A row takes `stride` positions, of which the first `width` exist in the input. The next row is
     `x_row` bytes and `image_row` images further.
@@ -87,7 +86,7 @@ class InputRows:
 
     @classmethod
     def of(cls, correlation: Correlation, plan: Schedule) -> InputRows:
-        """The input rows of a layer."""
+        """Return a layer's input rows."""
         padded, sizes = plan.padded.sizes, correlation.operand_size
         itemsize, outer = correlation.dtype.itemsize, len(sizes) - 1
         while outer and padded[outer] == sizes[outer]:
@@ -112,7 +111,7 @@ class InputRows:
         count *= valid & (image >= 0) & (image < self.batch)
         x, image = np.where(count, (x + begin * self.itemsize, image), 0)
         zeros = stop - start - count
-        # Rows share a record if they follow at the usual step, or if they are all zeros.
+        # Rows share a record if they follow at the usual step or are all zeros.
         listed = np.array((part, count, zeros, begin, x, image))
         change = listed[:, 1:] - listed[:, :-1]
         steady = (change[4] == self.x_row) & (change[5] == self.image_row)
@@ -132,7 +131,7 @@ class InputRows:
 
 def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> dict[str, Table]:
     """Return the segments and what they fill: `cache_blocks`, or `parts` of the buffer that threads
-    share. `packing` lists the channels of a part."""
+    share. `packing` lists a part's channels."""
     starts, step = np.arange(plan.cache_blocks) * plan.cache_block, plan.cache_block
     apart = not (plan.shared or plan.in_place)
     blocks = filled(CACHE_BLOCK, len(starts), x=0 if apart else starts * element)
@@ -144,7 +143,7 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
         channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
         size = max(1, min(channels, -(-correlation.reduced // jobs)))
         step, halo = plan.buffer_positions, 0
-        if size == 1:  # so few channels that positions are divided as well
+        if size == 1:  # there are so few channels that positions are divided as well
             step = max(4096, -(-step * correlation.reduced // jobs))
         starts = np.arange(0, plan.buffer_positions, step)
         parts = filled(CACHE_BLOCK, len(starts), x=starts * element)
@@ -158,7 +157,7 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
 
 
 def _shares(correlation: Correlation, count: int, size: int) -> Table:
-    """Return jobs with at most `size` of the `count` input channels of each group."""
+    """Return jobs with at most `size` of each group's `count` input channels."""
     first, groups = np.arange(0, count, size), np.arange(correlation.groups)[:, None]
     return filled(
         JOB, (len(groups), len(first)),
@@ -181,7 +180,7 @@ def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Tab
 
 
 def block_table(plan: Schedule, classes: list[int], itemsize: int) -> Table:
-    """Return the blocks of a group, with their classes of phases but without code and weights. An
+    """Return a group's blocks, with their classes of phases but without code and weights. An
     element takes `itemsize` bytes in y."""
     blocks, tiles = plan.blocks, [plan.tiles[block.kind] for block in plan.blocks]
     return filled(

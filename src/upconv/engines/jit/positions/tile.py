@@ -1,8 +1,8 @@
-"""The register tile of the positions kernel, which does nearly all multiply-adds.
+"""The positions kernel's register tile, which does nearly all multiply-adds.
 
-A tile computes `lanes * vectors` consecutive positions j of one output row, for R = channels x
+A tile computes `lanes * vectors` consecutive positions j in one output row, for R = channels x
 phases rows of the tile: y[f, s*j + r] for `channels` channels f and `phases` consecutive phases r.
-For one input channel and one outer tap
+For one input channel and one outer tap:
 
     for each shift e:           V loads of x[j - e ...]
         for each (f, r) that uses e:    broadcast w[f, r, e], V multiply-adds into acc[f, r]
@@ -31,7 +31,7 @@ from ..values import BYTES, LINE, Value, vector
 
 
 class Step(NamedTuple):
-    """One shift of the input and the phases (numbered within the tile) that use it."""
+    """An input shift and the phases (numbered within the tile) that use it."""
 
     shift: int
     phases: tuple[int, ...]
@@ -39,10 +39,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The class of a tile: everything that its code depends on. Extents are arguments.
+    """A tile's class: everything on which its code depends. Sizes are arguments.
 
     `dense` says that the tile has all phases of the stride, so that each of its rows is contiguous.
-    `epilogue` is applied before the store; a second result is stored too. Results are stored as
+    `epilogue` is applied before results, and a second result if there is one, are stored as type
     `stored`.
     """
 
@@ -58,24 +58,24 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Positions of one phase."""
+        """Number of positions per phase."""
         return self.lanes * self.vectors
 
     @property
     def entries(self) -> int:
-        """Weights of one input channel and one outer tap."""
+        """Number of weights for one input channel and one outer tap."""
         return self.channels * sum(len(step.phases) for step in self.steps)
 
     @property
     def costs(self) -> Costs:
-        """The cost figures of the processors that run it."""
+        """The cost figures for the processors that run it."""
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
     def cycles(self) -> float:
-        """Cycles of one input channel: the time of multiply-adds, of loads, or of dependent sums.
+        """Cycles per input channel: the time for multiply-adds, loads, or dependent sums.
 
-        Most inputs are not aligned, and the tile prefetches each of their cache lines."""
+        Most inputs are unaligned, and the tile prefetches each of their cache lines."""
         costs, uses = self.costs, self.entries
         inputs = self.vectors * (costs.unaligned * len(self.steps) + costs.line)
         loads = (inputs + uses + (len(self.steps) > 1)) / costs.loads
@@ -84,35 +84,35 @@ class Tile:
 
     @property
     def placing(self) -> float:
-        """Cycles of placing and storing results; results that form no run are stored one by one."""
+        """Cycles for placing and storing results; those that form no run are stored one by one."""
         costs = self.costs.positions
         vector = costs.phase * self.phases + costs.piece * (0 if self.dense else self.lanes)
         return costs.store + self.vectors * self.channels * vector
 
     @property
     def tail_vectors(self) -> int:
-        """The largest number of vectors at the end of a row that tiles of one vector compute."""
+        """The maximum number of vectors at a row's end that tiles of one vector compute."""
         return int(self.vectors / (self.narrowed(1).cycles / (self.cycles / self.vectors)))
 
     @property
     def cuts(self) -> bool:
-        """Whether vectors of inputs are cut from two adjacent vectors, which are loaded once.
+        """Whether input vectors are cut from two adjacent vectors, which are loaded once.
 
         Most loads of 64 bytes touch two cache lines. A tile waits for these loads if no second
-        channel or phase shares them. Cutting takes 0.80 to 0.96 of the time (Zen 4, 2026-11-22),
-        but 1.2 with 31 shifts, which leave too few registers."""
+        channel or phase shares them. Cutting takes 0.80 to 0.96 times as long (Zen 4, 2026-11-22),
+        but 1.2 times with 31 shifts, which leave too few registers."""
         shifts = [step.shift for step in self.steps]
         single = self.lanes * BYTES[self.element] == LINE and self.channels * self.phases == 1
         return single and 2 < len(shifts) <= 8 and shifts[0] - shifts[-1] <= self.lanes
 
     def narrowed(self, vectors: int) -> Tile:
-        """Return a tile with the same rows and weights on fewer positions, for the end of a row."""
+        """Return a tile with the same rows and weights but fewer positions, for a row's end."""
         return replace(self, vectors=vectors)
 
 
 @lru_cache(maxsize=512)
 def _longest(steps: tuple[Step, ...]) -> int:
-    """The largest number of multiply-adds of one register for an input channel."""
+    """Return the maximum number of multiply-adds into one register per input channel."""
     return max(Counter(phase for step in steps for phase in step.phases).values(), default=0)
 
 
@@ -125,14 +125,14 @@ PARAMETERS = signature(
     " y_channel"  # bytes from one output channel to the next
     " y_position"  # and, unless dense, from one position to the next
     " active"  # output channels that exist
-    " slopes"  # bytes from a bias to its slope of PReLU, if the tile's end has slopes
-    " second"  # and from y to the second result; 0 for a tile that goes to the stage
+    " slopes"  # bytes from a bias to its PReLU slope, if the tile's epilogue has slopes
+    " second"  # and from y to the second result; 0 for a staged tile
 )
 
 
 @compiled("wide", "narrow", kept=512)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """The functions `wide` of a tile and, if that has several vectors, `narrow` on one vector."""
+    """Emit a tile's function `wide` and, if it has several vectors, `narrow` for one vector."""
     emit_tile(module, "wide", tile)
     if tile.vectors > 1:
         emit_tile(module, "narrow", tile.narrowed(1))
@@ -159,7 +159,7 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
 
 
 def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
-    """Yield the slope of each channel, loaded only when needed: the registers hold sums."""
+    """Yield each channel's slope, loaded only when needed, since the registers hold sums."""
     first = f["bias"] + f["slopes"] if tile.epilogue.slopes else None
     for channel in range(tile.channels):
         if first is None:
@@ -172,7 +172,7 @@ def _slopes(f: Function, tile: Tile) -> Iterator[float | Value]:
 def _store_channels(
     f: Function, tile: Tile, rows: list[list[Value]], y: Value, *, second: bool = False
 ) -> None:
-    """Store a result of all channels; the first channel always exists."""
+    """Store one result for all channels; the first channel always exists."""
     for channel in range(tile.channels):
         mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
         with f.when(f["active"] > channel) if channel else nullcontext():
@@ -182,8 +182,8 @@ def _store_channels(
 
 
 def _prefetch_results(f: Function, tile: Tile) -> None:
-    """Prefetch the cache lines of the results. If they come from memory, a tile of few products
-    mostly waits for them: with it depthwise k4 s2 takes 0.8 of the time (Zen 4, 2026-11-23)."""
+    """Prefetch the results' cache lines. If they come from memory, a tile with few products mostly
+    waits for them: with it depthwise k4 s2 takes 0.8 times as long (Zen 4, 2026-11-23)."""
     nbytes = tile.width * tile.phases * BYTES[tile.stored] if tile.dense else 0
     for channel in range(tile.channels):
         for first in range(0, nbytes, LINE):
@@ -194,45 +194,45 @@ def _prefetch_results(f: Function, tile: Tile) -> None:
 
 
 def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
-    """Add the products of all outer taps and input channels to the sums."""
+    """Add the products for all outer taps and input channels to the sums."""
     if not tile.steps:
         return sums
     step = tile.entries * BYTES[tile.element]
-    turn = f["channels"] - (_AHEAD + 1)
+    switch = f["channels"] - (_AHEAD + 1)
     with f.loop(0, f["ntaps"], carried=[f["w"], *sums]) as taps:
         start = f["x"] + f.word(f["taps"], taps.index)
         following = f.at(start, tile.width, tile.element)
         later = start + f["channel_stride"] * _AHEAD
-        ahead = f.select(turn < 0, following, later)
+        ahead = f.select(switch < 0, following, later)
         with f.loop(0, f["channels"], carried=[start, ahead, *taps.carried]) as loop:
             x, ahead, w, *running = loop.carried
             _prefetch(f, tile, ahead)
             running = _one_channel(f, tile, x, w, running)
-            turns = f.compare("eq", loop.index, turn)
-            ahead = f.select(turns, following, ahead + f["channel_stride"])
+            switches = f.compare("eq", loop.index, switch)
+            ahead = f.select(switches, following, ahead + f["channel_stride"])
             loop.next([x + f["channel_stride"], ahead, w + step, *running])
         taps.next(loop.results[2:])
     return taps.results[1:]
 
 
 _AHEAD = 6
-"""Input channels from the prefetch of a line to its use. The last channels of a tile prefetch for
-the next tile.
+"""Input channels from a line's prefetch to its use. A tile's last channels prefetch for the next
+tile.
 
-Channels lie too far apart for a hardware prefetcher to see a pattern. Among distances of 0 to 16, 4
-to 8 are equally fast on a Xeon with 2 MiB of second-level cache (2026-11-21). They are 5 to 15 %
-faster than 0 with the input in that cache, and 1.7 times as fast with it in the third level."""
+Channels are too far apart for a hardware prefetcher to see a pattern. Of the distances from 0 to
+16, 4 to 8 are equally fast on a Xeon with 2 MiB of second-level cache (2026-11-21). They are 5 to
+15 % faster than 0 with the input in that cache, and 1.7 times as fast with it in the third."""
 
 
 def _prefetch(f: Function, tile: Tile, x: Value) -> None:
-    """Prefetch the cache lines of one input channel, which need not exist."""
+    """Prefetch an input channel's cache lines, which need not exist."""
     first, last = -tile.steps[0].shift, tile.width - tile.steps[-1].shift
     for lane in range(first, last, LINE // BYTES[tile.element]):
         f.prefetch(f.at(x, lane, tile.element), near=True)
 
 
 def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value]) -> list[Value]:
-    """Emit the multiply-adds of one input channel and one outer tap."""
+    """Emit the multiply-adds for one input channel and one outer tap."""
     count, start = 0, tile.steps[0].shift
     kind = vector(tile.element, tile.lanes)
     # One instruction cuts integers; floating-point numbers need a copy and an index as well.
@@ -255,7 +255,7 @@ def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value])
 
 
 def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: int) -> list[Value]:
-    """Load `count` adjacent vectors of inputs."""
+    """Load `count` adjacent input vectors."""
     offsets = (v * tile.lanes - shift for v in range(count))
     return [f.load(kind, f.at(x, offset, tile.element)) for offset in offsets]
 

@@ -1,7 +1,7 @@
 """The choice of register tiles with which the positions kernel computes a layer.
 
 A tile depends on the layer's class (channels, kernel, stride, dilation, crops, rank), never on its
-extents, so a new length compiles nothing. Nothing here touches an array or emits code.
+sizes, so a new length needs no compilation. Nothing here touches an array or emits code.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from .tile import Step, Tile
 
 
 class Block(NamedTuple):
-    """The rows of a tile: `active` channels of a group from `channel` on, and phases from `phase`
-    on."""
+    """A tile's rows: `active` channels of a group from `channel` on, and phases from `phase` on."""
 
     kind: int
     channel: int
@@ -50,7 +49,7 @@ class _Class(NamedTuple):
 def tiles_for(
     correlation: Correlation, last: Line, cpu: Cpu
 ) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
-    """Return the tile classes of a correlation, and the blocks of one group that they compute."""
+    """Return a correlation's tile classes, and the blocks of one group that they compute."""
     by_phase = prod(
         sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
         for line in correlation.lines[:-1]
@@ -63,7 +62,7 @@ def tiles_for(
 
 @lru_cache(maxsize=256)
 def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
-    """Return the tiles and blocks of a class."""
+    """Return a class's tiles and blocks."""
     phases, most = len(kind.taps), cpu.sums(1)
     counts = [n for n in (phases, *(1 << i for i in range(6))) if n <= min(phases, most)]
     options = [_tiling(kind, cpu, n) for n in dict.fromkeys(counts)]
@@ -72,7 +71,7 @@ def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]
 
 
 def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
-    """Return tiles of at most `most` phases, with their cycles for a vector of positions."""
+    """Return tiles of at most `most` phases, with their cycles per vector of positions."""
     weight = kind.weight
     sums = weight.reduced // weight.groups * kind.outer_taps
     result_channels = weight.made // weight.groups
@@ -97,7 +96,7 @@ def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...],
 def _best_tile(
     single: Tile, result_channels: int, rank: int, sums: float, cpu: Cpu, width: int
 ) -> tuple[float, Tile]:
-    """Return the best tile, with its cycles for a vector of positions of all result channels.
+    """Return the best tile, with its cycles per vector of positions in all result channels.
 
     It extends `single` by vectors and channels, and sums over `sums` input channels and outer taps.
     `width` is the number of vectors of the layer's other tiles, or 0.
@@ -109,13 +108,13 @@ def _best_tile(
         choices = range(width, width + 1)
     best = inf, single
     for vectors in choices:
-        # Wide tiles do not fit the ends of rows.
+        # Wide tiles do not fit at the ends of rows.
         lost = costs.odd if vectors & (vectors - 1) else 0.0
         lost += (costs.wide if rank == 1 else costs.wide_image) * (vectors - 1)
         for channels in range(1, min(result_channels, cpu.sums(vectors) // (phases * vectors)) + 1):
             blocks = -(-result_channels // channels)
             if -(-result_channels // blocks) < channels:
-                continue  # the same number of blocks is enough with fewer channels
+                continue  # fewer channels would do with the same number of blocks
             tile = replace(single, vectors=vectors, channels=channels)
             channel = tile.cycles + costs.fetch * len(tile.steps)
             cycles = sums * channel + tile.placing + costs.loop
@@ -134,7 +133,7 @@ def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
-    """Return the phases that use each shift, with shifts in memory order."""
+    """Return the phases that use each shift, in memory order of the shifts."""
     users: dict[int, list[int]] = {}
     for number, taps in enumerate(phases):
         for tap in taps:
@@ -143,7 +142,7 @@ def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
 
 
 def in_tile(correlation: Correlation) -> ActivationEpilogue:
-    """Return the activations that tiles apply: cheap ones without residual or accumulation before.
+    """Return the activations that tiles apply: cheap ones not preceded by residual or accumulation.
 
     They store a second result only in the computed type, since it depends on the unrounded first.
     """
@@ -156,9 +155,9 @@ def in_tile(correlation: Correlation) -> ActivationEpilogue:
 
 
 def finish_of(correlation: Correlation) -> Finish:
-    """Return the part of an epilogue that `in_tile` leaves, for results that are staged.
+    """Return the part of an epilogue that tiles do not apply, for staged results.
 
-    If it leaves nothing, tiles round results themselves, and this copies them.
+    If there is none, tiles round results themselves, and this copies them.
     """
     finish = Finish.of(correlation, correlation.layout)
     epilogue = finish.epilogue

@@ -1,5 +1,4 @@
-"""Packing of weights for the positions kernel: [group][block][outer taps][input
-channel][entry of the tile].
+"""Packing weights for the positions kernel: [group][block][outer taps][input channel][tile entry].
 
 Every block reads its weights in order.
 """
@@ -20,10 +19,10 @@ from .tiling import Block
 
 
 class Packing(Packer):
-    """Packs a weight for some tiles and blocks: `starts` are the byte offsets of each block's
-    weights, and `tap_bytes` are the bytes of one outer tap in each block.
+    """A packer of weights for tiles and blocks: `starts` are the byte offsets of each block's
+    weights, and `tap_bytes` the bytes of one outer tap in each block.
 
-    `axes` are the taps of each phase of each axis.
+    `axes` lists the taps of each phase for each axis.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ def _piece_table(
     first: Numbers,
     outer: Numbers,
 ) -> tuple[Numbers, Numbers]:
-    """Return the pieces of all blocks, and the element numbers that their entries gather."""
+    """Return all blocks' pieces, and the element numbers that their entries gather."""
     by_made, by_tap = weight.strides[2], weight.strides[-1]
     firsts: dict[tuple[int, int, int], int] = {}
     numbers: list[int] = []
@@ -83,7 +82,7 @@ def _piece_table(
 
 @lru_cache(maxsize=256)
 def _entries(tile: Tile, phases: tuple[tuple[Tap, ...], ...]) -> tuple[tuple[int, int], ...]:
-    """Return (channel of the tile, tap of the last axis) for every weight of one input channel."""
+    """Return (tile channel, tap along the last axis) for every weight of one input channel."""
     return tuple(
         (channel, next(t.index for t in phases[number] if t.shift == step.shift))
         for step in tile.steps

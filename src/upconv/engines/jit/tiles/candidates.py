@@ -1,4 +1,4 @@
-"""The candidate of the tile kernel, for operands that are bfloat16 or may be rounded to it."""
+"""The tile kernel's candidate, for operands that are bfloat16 or may be rounded to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     if cpu.tiles != AMX:
         return (refused(TILES, "this processor has no tile registers"),)
     plan = schedule(correlation, threads, cpu)
-    # All direct kernels divide by the same number, so that it does not affect the choice.
+    # All direct kernels divide by the same number, so it does not affect the choice.
     cycles = total_cycles(correlation, plan, cpu)
     cycles /= useful_threads(correlation.multiply_adds, threads)
     memory = transposed_bytes(correlation, threads)
@@ -39,11 +39,11 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
     return (candidate,)
 
 
-_MAX_PACKED = 8  # times the bytes that transposed data may take
+_MAX_PACKED = 8  # multiple of the bytes that transposed data may take
 
 
 def total_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
-    """Return the cycles of all threads together: packing, products, and delivering results."""
+    """Return the cycles of all threads together for packing, products, and delivering results."""
     costs, grids = cpu.costs.tiles, plan.cut.grids
     positions = prod(correlation.result_size) * correlation.batch
     if plan.merging:
@@ -64,6 +64,6 @@ def total_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
 
 
 def _packed_positions(correlation: Correlation) -> int:
-    """Number of positions of the packed operand."""
+    """Return the number of positions in the packed operand."""
     paddings = map(Padding.of, correlation.lines)
     return prod(len(axis.planes) * axis.length for axis in paddings) * correlation.batch

@@ -1,10 +1,10 @@
-"""The native steps of the tile kernel; walk.py calls them for the rows of its tables.
+"""The tile kernel's native steps; walk.py calls them for the rows of its tables.
 
-    pack        some positions of some blocks of 32 input channels, and zeros beside them
-    products    register tiles of a run of positions for some blocks of outputs: tile.py
+    pack        packs some positions of some blocks of 32 input channels, and zeros around them
+    products    computes register tiles (tile.py) of a run of positions, for some blocks of outputs
 
-The steps of the channels kernel transpose channels-first results back, so the arguments begin with
-those of that kernel.
+The channels kernel's steps transpose channels-first results back, so the arguments begin with that
+kernel's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .operations import PAIRS, REGISTERS, ROW_BYTES, TILE_BYTES, TileRegisters
 ARGUMENTS = ArgumentLayout(
     NUMBERS + " chunks* copies* clears* tiles* pieces* rows* steps* configuration*"  # tables
     " in_position y_position"  # bytes from a position to the next one
-    " at_once"  # tiles of positions that `products` takes at a time
+    " at_once"  # tiles of positions that `products` computes at a time
     " block_bytes x_row"  # from a block of input channels, and a row of a tile, to the next one
     " x_position",  # from a packed position to the next one
     counters=walk.COUNTERS,
@@ -35,29 +35,29 @@ REGISTERS_AT = 64
 STAGE_AT = REGISTERS_AT + REGISTERS * TILE_BYTES
 
 CHUNK = record("position count copies copies_end clears clears_end")
-"""Neighbouring positions of an image that are packed together: the first one, their count, and the
+"""Neighbouring positions in an image that are packed together: the first one, their count, and the
 ranges of their copies and clears."""
 COPY = record("src dst count step")
-"""Adjacent positions of a plane: the first one's number in the chunk, its offset in the packed
+"""Adjacent positions in a plane: the first one's number in the chunk and its offset in the packed
 image, their count, and the step from one to the next in the chunk."""
 CLEAR = record("dst count")
 """Adjacent positions that are set to zero."""
 INPUT = record("image channel channels blocks zeros room dst")
-"""Blocks of 32 input channels of an image: the first channel, the channels of a block, the counts
-of blocks to copy and to clear, the numbers of a packed position that belong to a block, and the
-offset of the packed image."""
+"""An image's blocks of 32 input channels: the first channel, a block's number of channels, the
+counts of blocks to copy and to clear, how many numbers of a packed position belong to a block, and
+the packed image's offset."""
 RUN = record("first last")
 """Tiles of positions, by number."""
 TILE = record("x pieces pieces_end")
 """A tile of positions: its offset in the packed operand, and its pieces."""
 PIECE = record("row count y")
-"""Rows of a tile that are neighbours in the output."""
+"""A tile's rows that are neighbours in the output."""
 PART = record("first last")
 """Rows of blocks of outputs, by number."""
 ROW = record("code tiles steps count x w bias y active group piece pieces slab")
-"""Blocks of outputs of a phase: code, the phase's tiles, the offsets and the count of its products,
-offsets in the operands, output channels, the pieces of the packed weight, and their offset in a
-slab with the weights of a job."""
+"""A phase's blocks of outputs: code, the phase's tiles, its products' offsets and count, offsets in
+the operands, output channels, the packed weight's pieces, and their offset in a slab with a job's
+weights."""
 
 
 @compiled("pack", kept=8)
@@ -105,7 +105,7 @@ def _dense(
     f: Function, geometry: tuple[Value, Value, Value], position: Value, element: str,
     spread: tuple[int, int] | None,
 ) -> None:  # fmt: skip
-    """Copy the positions of all records of a chunk; they are adjacent in both the source and the
+    """Copy the positions of all records in a chunk; they are adjacent both in the source and in the
     packed operand."""
     a, chunk = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK)
     src, dst, step = geometry
@@ -123,7 +123,7 @@ def _dense(
 def _spread(
     f: Function, line: Value, to: Value, element: str, count: Value, channels: int, lanes: int
 ) -> None:
-    """Copy positions of `channels` channels as bfloat16, and fill them up to `lanes` with zeros."""
+    """Copy positions with `channels` channels as bfloat16, padded to `lanes` with zeros."""
     at_once, zero = PAIRS // lanes, f.constant(vector(I16, PAIRS), 0)
     numbers = [
         p * channels + i if i < channels else PAIRS for p in range(at_once) for i in range(lanes)
@@ -139,13 +139,13 @@ def _spread(
 
 
 def _copy_span(f: Function, line: Value, to: Value, element: str, span: Span) -> None:
-    """Copy some numbers as bfloat16."""
+    """Copy a span's numbers as bfloat16."""
     bits = as_bits(f, span.load(f.at(line, span.start, element), element), BFLOAT)
     span.store(bits, f.at(to, span.start, I16))
 
 
 def _clear(f: Function, first: Value, span: Span) -> None:
-    """Set some numbers to zero."""
+    """Set a span's numbers to zero."""
     span.store(f.constant(vector(I16, PAIRS), 0), f.at(first, span.start, I16))
 
 
@@ -153,8 +153,8 @@ def _copies(
     f: Function, geometry: tuple[Value, Value, Value, Value], element: str, channels: Value | None,
     room: Value | None,
 ) -> None:  # fmt: skip
-    """Copy the positions of all records of a chunk, with all blocks of channels of a position,
-    which are adjacent in channels-last data."""
+    """Copy the positions of all records in a chunk, each with all its blocks of channels, which are
+    adjacent in channels-last data."""
     a, chunk, block = ARGUMENTS.reader(f), Record(f, f["inner"], CHUNK), f["outer"]
     blocks, block_bytes = Record(f, block, INPUT)["blocks"], a["block_bytes"]
     src, dst, step, position = geometry
@@ -174,7 +174,7 @@ def _copies(
 def _copy(
     f: Function, to: Value, line: Value, element: str, channels: Value | None, room: Value | None
 ) -> None:
-    """Copy 32 channels of a position as bfloat16, or `channels` of them and zeros; store `room`
+    """Copy 32 of a position's channels as bfloat16, or `channels` of them and zeros; store `room`
     numbers, or all."""
     lanes = PAIRS if BYTES[element] == 2 else PAIRS // 2
     for part in range(0, PAIRS, lanes):
@@ -194,11 +194,11 @@ def _copy(
 
 @compiled("products", kept=4, opt=0)
 def products_code(module: Module, cpu: Cpu) -> None:
-    """Emit `products`, which computes a part of the rows for a run of positions: all rows for
+    """Emit `products`, which computes part of the rows for a run of positions: all rows for
     `at_once` tiles, whose inputs stay in a near cache, and then for the next tiles.
 
-    If a weight is used once, the thread that multiplies by a part of it packs that part into a slab
-    that stays in its caches."""
+    If a weight is used only once, the thread that multiplies by part of it packs that part into a
+    slab that stays in its caches."""
     with module.function("products", walk.JOB) as f:
         a, run, part = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], PART)
         packs = f.compare("ne", f.convert("ptrtoint", a["pack_pieces"], I64), 0)

@@ -1,8 +1,8 @@
-"""The forms of a correlation on tiles: the inputs of a product are channels of one tap, or of
-neighbouring taps (merging.py).
+"""A correlation's forms on tiles: a product's inputs are channels of one tap, or of neighbouring
+taps (merging.py).
 
-Each form has its own order of sums. The choice depends on no size, so that chunks of a result have
-the same bits as the whole.
+The forms add in different orders. The choice does not depend on sizes, so that chunks of a result
+have the same bits as the whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 
 
 def _without_size(correlation: Correlation) -> Correlation:
-    """Return the correlation with all taps, and with one position of each phase."""
+    """Return the correlation with all taps, and with one position per phase."""
     phases = (tuple(p._replace(length=1) for p in line.every) for line in correlation.lines)
     lines = (
         line._replace(size=1, out=1, every=every).with_every_tap
@@ -55,7 +55,7 @@ _MARGIN = 1.1  # for loads of merged taps, whose rows cross cache lines
 
 
 def _cycles(correlation: Correlation, inner: Correlation, lanes: int, cpu: Cpu) -> float:
-    """Return the cycles of all products of a tile of positions, with the taps of `inner`."""
+    """Return the cycles of all products for a tile of positions, with the taps of `inner`."""
     steps = inner.taps * inputs_of(inner.weight)
     phases = prod(len(line.phases) for line in inner.lines)
     blocks = -(-inner.made // inner.groups // ROWS)

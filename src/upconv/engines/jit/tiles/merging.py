@@ -1,11 +1,11 @@
-"""Merged taps, as plain data: products take the inputs of neighbouring taps.
+"""Merged taps as plain data: products that take neighbouring taps' inputs.
 
 A product takes up to 32 inputs. With 16 channels, half of each tap's inputs would be zeros. If
-positions have no gaps between them, the inputs of neighbouring taps are one *run* in memory.
-Products take a fixed width of it at a time, whatever tap the inputs belong to. The last product
-begins early enough to end with the run: an infinite input after the run times a zero weight would
-make NaN of a result that does not depend on it. Inputs in two products have half their weight in
-each, because a zero in one of them would make NaN of an infinite result.
+positions have no gaps between them, neighbouring taps' inputs are one *run* in memory. Products
+take a fixed width of it at a time, regardless of which taps the inputs belong to. The last product
+begins early enough to end with the run: an infinite input after the run, times a zero weight, would
+turn a result that does not depend on it into NaN. Inputs in two products have half their weight in
+each, because a zero weight in one would turn an infinite result into NaN.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TINY = float(np.finfo(np.float32).tiny)
 class Merging:
     """Runs of taps: a packed position has `lanes` numbers, and a product has `width` inputs. `runs`
     are the kernel indices of each phase of the last axis, in the order of positions, and `outer`
-    counts the taps of the other axes. If `dense`, positions are as adjacent in the operand as in
-    the packed data. `spread` is a position's numbers in both, if they differ."""
+    counts the taps of the other axes. If `dense`, positions are adjacent in the operand, as they
+    are in the packed data. `spread` is how many numbers a position has in each, if they differ."""
 
     lanes: int
     width: int
@@ -48,13 +48,13 @@ class Merging:
 
     @classmethod
     def of(cls, correlation: Correlation) -> Merging | None:
-        """Return the merging of a correlation, or None if it saves nothing or taps are dilated."""
+        """Return a correlation's merging, or None if it saves nothing or taps are dilated."""
         channels_first = correlation.layout is DataLayout.NCX
         channels = correlation.reduced // correlation.groups
         *outer, last = correlation.lines
         phases = [_in_order(phase) for phase in last.every if phase.taps]
         dilated = any(a.shift - 1 != b.shift for taps in phases for a, b in pairwise(taps))
-        # With channels first, packing parts of a position takes the time that merging saves.
+        # With channels first, packing parts of positions takes as much time as merging saves.
         too_many = channels % PAIRS == 0 or (channels_first and channels > PAIRS)
         if too_many or dilated or not phases:
             return None
@@ -81,11 +81,11 @@ class Merging:
         return self.dense and (self.spread or (self.lanes,))[0] == 1
 
     def _count(self, taps: int) -> int:
-        """Return the number of products of a run of `taps` taps."""
+        """Return the number of products for a run of `taps` taps."""
         return -(-taps * self.lanes // self.width)
 
     def _starts(self, taps: int) -> list[int]:
-        """Return the offset of each product in a run."""
+        """Return each product's offset in a run."""
         last = taps * self.lanes - self.width
         return [min(number * self.width, last) for number in range(self._count(taps))]
 
@@ -95,7 +95,7 @@ class Merging:
         return replace(correlation, lines=(*outer, last.with_every_tap))
 
     def merged(self, correlation: Correlation) -> Correlation:
-        """Return the correlation for its phases and its weight: its taps are products, whose shifts
+        """Return a correlation used for its phases and weight: its taps are products, whose shifts
         count numbers instead of positions."""
         *outer, last = self.operand(correlation).lines
         form, first, phases = self.form(correlation.weight), 0, []
@@ -110,7 +110,7 @@ class Merging:
         return replace(correlation, lines=lines, reduced=form.reduced, weight_strides=form.strides)
 
     def form(self, weight: WeightForm) -> WeightForm:
-        """Return the form of the merged weight [group][result][outer taps][product][32 inputs]."""
+        """Return the merged weight's form: [group][result][outer taps][product][32 inputs]."""
         sizes = *self.outer, sum(self._count(len(run)) for run in self.runs), PAIRS
         steps = [prod(sizes[i + 1 :]) for i in range(len(sizes) - 1)]
         by_made = prod(sizes)
@@ -118,7 +118,7 @@ class Merging:
         return weight._replace(reduced=weight.groups * PAIRS, strides=strides)
 
     def weight(self, form: WeightForm, weight: Array) -> Array:
-        """Return the merged weight of a contiguous weight."""
+        """Return the merged weight for a contiguous weight."""
         channels, counts = form.reduced // form.groups, [self._count(len(r)) for r in self.runs]
         by_group, by_reduced, by_made, *outer, by_tap = (s * weight.itemsize for s in form.strides)
         shape = form.groups, form.made // form.groups, *self.outer
@@ -140,7 +140,7 @@ class Merging:
         return merged.view(weight.dtype)
 
     def _merge(self, taps: Array, products: Array, dtype: np.dtype[Any]) -> None:
-        """Write the weights of a run's products. Numbers are integers with the weights' bits."""
+        """Write the weights for a run's products. Numbers are integers with the weights' bits."""
         *shape, count, channels = taps.shape
         if self.lanes > channels:
             padded = np.zeros((*shape, count, self.lanes), taps.dtype)
@@ -157,20 +157,20 @@ class Merging:
 
 
 def _halves(weights: Array) -> tuple[Array, Array]:
-    """Return two addends of weights: halves, or the weight and zero if halves would be subnormal,
-    because products take subnormal numbers as zero."""
+    """Split weights into two addends: halves, or the weight and zero if halves would be subnormal,
+    because products treat subnormal numbers as zero."""
     tiny, zero = abs(weights) < 2 * _TINY, weights.dtype.type(0)
     half = (weights / 2).astype(weights.dtype)
     return np.where(tiny, weights, half), np.where(tiny, zero, half)
 
 
 def _in_order(phase: Phase) -> list[Tap]:
-    """Return the taps of a phase in the order of the positions that they read."""
+    """Return a phase's taps in the order of the positions that they read."""
     return sorted(phase.taps, key=lambda tap: -tap.shift)
 
 
 class MergedPacking(ChannelPacking):
-    """Packs a weight with merged taps."""
+    """A packer of weights with merged taps."""
 
     def __init__(self, merging: Merging, weight: WeightForm, cut: Cut, cpu: Cpu) -> None:
         super().__init__(merging.form(weight), cut, cpu, PAIRS)

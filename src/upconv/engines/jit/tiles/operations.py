@@ -1,13 +1,13 @@
-"""Operations on the eight tile registers of AMX, which have 16 rows of 64 bytes.
+"""Operations on AMX's eight tile registers, which have 16 rows of 64 bytes.
 
 A tile holds 16 x 16 sums in float32 or 16 x 32 numbers in bfloat16. The second operand of a product
 has pairs: row k holds inputs 2k and 2k + 1 of 16 outputs. A product D += A B sums the even and the
 odd inputs separately, each from zero with one rounding per input. Then it adds the two sums, and
 adds the result to D. Subnormal operands and sums are zero (102,400 random results on a Xeon agree).
 
-There are two lowerings: AMX's instructions, and vector code on a block of memory, which gives the
-same bits on every processor that fuses multiply-adds. Without fusing, subnormal products are
-rounded, too. Tests run the vector code on every processor.
+There are two lowerings: AMX instructions, and vector code on a block of memory, which gives the
+same bits on every processor that fuses multiply-adds. Without fusing, subnormal products are also
+rounded. Tests run the vector code on every processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..values import FLOAT, I32, Operand, Value, vector
 
 ROWS, ROW_BYTES, TILE_BYTES = 16, 64, 1024
 PAIRS = 32
-"""Inputs of a product, at most."""
+"""Maximum inputs of a product."""
 CONFIGURATION_BYTES = 64
 REGISTERS = 8
 _TINY = float(np.finfo(np.float32).tiny)
@@ -41,7 +41,7 @@ def configuration(
 
 
 class TileRegisters:
-    """The registers inside a function; vector code keeps them in memory at `block`."""
+    """A function's tile registers; vector code keeps them in memory at `block`."""
 
     def __init__(self, f: Function, module: Module, block: Value) -> None:
         self._f, self._module, self._block = f, module, block
@@ -71,7 +71,7 @@ class TileRegisters:
         self._copy(self._register(tile), ROW_BYTES, None, 0)
 
     def load(self, tile: int, address: Value, stride: Operand, width: int = PAIRS) -> None:
-        """Load rows that are `stride` bytes apart: with AMX as many as configured, in vector code
+        """Load rows that are `stride` bytes apart: with AMX as many as configured, with vector code
         16 rows of `width` numbers."""
         if self._native:
             self._call("tileloadd64", str(tile), address, _integer(self._f, stride))
@@ -98,7 +98,7 @@ class TileRegisters:
     def _copy(
         self, to: Value, to_row: Operand, src: Value | None, src_row: Operand, pairs: int = ROWS
     ) -> None:
-        """Copy rows of `pairs` pairs, and fill them up with zeros. Without `src`, all are zeros."""
+        """Copy rows of `pairs` pairs, padded with zeros; without `src`, everything is zero."""
         f, lanes = self._f, _lanes(self._module)
         with f.loop(0, ROWS) as row:
             for part in range(0, ROWS, lanes):
@@ -114,7 +114,7 @@ _PRODUCT = "tile_product"
 
 
 def emit_product(module: Module) -> None:
-    """Emit the product of the vector code, unless the processor has tiles."""
+    """Emit the vector code's product, unless the processor has tiles."""
     if module.cpu is not None and module.cpu.tiles == AMX:
         return
     lanes = _lanes(module)

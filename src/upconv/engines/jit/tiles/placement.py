@@ -1,4 +1,4 @@
-"""Tables of the offsets of tiles of positions, of their results, and of products' inputs.
+"""Tables of offsets: for tiles of positions, for their results, and for products' inputs.
 
 NumPy writes them for data of one size. An operand is read in place (`InPlace`), or packed first
 (tables.py).
@@ -22,8 +22,8 @@ from .schedule import phases_of
 class Operand:
     """An operand with `counts` positions j along each axis.
 
-    Bytes from one to the next: `steps` of images, and of positions along each axis; `block_bytes`
-    of blocks of 32 channels, and `group_bytes` of groups. `nbytes` counts the packed data.
+    Bytes from one to the next: `steps` for images and for positions along each axis; `block_bytes`
+    for blocks of 32 channels, `group_bytes` for groups. `nbytes` is the size of the packed data.
     """
 
     correlation: Correlation
@@ -34,17 +34,17 @@ class Operand:
     nbytes = 0
 
     def _offset(self, number: int, tap: Tap) -> int:
-        """Return the bytes from a position to the input that a tap of an axis reads for it."""
+        """Return the bytes from a position to the input that an axis's tap reads for it."""
         del number, tap
         return 0
 
     def _row_starts(self, rows: Numbers) -> Numbers:
-        """Return the flattened number of each row's first position, if each row begins a tile of 16
+        """Return the flat number of each row's first position, if each row begins a tile of 16
         positions. `rows` are the image and the positions along outer axes."""
         return np.arange(rows.shape[1]) * (-(-self.counts[-1] // ROWS) * ROWS)
 
     def _rows_earlier(self, x: Numbers) -> Numbers:
-        """Return by how many rows tiles at these offsets begin earlier, to read nothing outside."""
+        """Return how many rows earlier tiles at these offsets must begin to stay inside."""
         return np.zeros_like(x)
 
     @property
@@ -53,8 +53,8 @@ class Operand:
         return int(self.steps[-1])
 
     def products(self, cut: Cut, inputs: int) -> tuple[Table, list[tuple[int, int]]]:
-        """Return the offsets of all products' inputs, with `inputs` blocks, and for each phase its
-        first product and their number."""
+        """Return the offsets of all products' inputs, with `inputs` blocks, and each phase's first
+        product and number of products."""
         offsets, ranges, begin = [], [], 0
         blocks = np.arange(inputs) * self.block_bytes
         for grid in cut.grids:
@@ -69,9 +69,9 @@ class Operand:
         return np.concatenate([*offsets, np.zeros(1, np.int64)]), ranges
 
     def results(self, counts: Numbers, y_steps: Numbers) -> dict[str, Table]:
-        """Return tiles and pieces for each row of `counts`, the positions of some phases along each
-        axis. `y_steps` are the bytes of the output from one image to the next, and from one
-        position to the next along each axis."""
+        """Return tiles and pieces for each row of `counts`, some phases' positions along each axis.
+        `y_steps` are the bytes in the output from one image to the next, and from one position to
+        the next along each axis."""
         shape = (self.correlation.batch, *self.counts[:-1])
         rows = np.indices(shape).reshape(len(shape), -1)
         starts, x, y = self._row_starts(rows), self.steps[:-1] @ rows, y_steps[:-1] @ rows
@@ -104,7 +104,7 @@ class Operand:
 
 
 class InPlace(Operand):
-    """Channels-last data that is read in place, because no tap reads outside it. `before` as in
+    """Channels-last data that is read in place, because no tap reads outside it. `before` is as in
     channels/blocks.py."""
 
     def __init__(self, correlation: Correlation, before: int, merges: bool) -> None:
@@ -133,8 +133,8 @@ class InPlace(Operand):
 
     @property
     def is_possible(self) -> bool:
-        """Whether the data has a full tile that begins at any position, so that a tile which would
-        extend beyond the end can begin earlier."""
+        """Whether the data is at least one full tile long, so that a tile that would extend beyond
+        the end can begin earlier."""
         return self._last >= self.row_bytes - self._strides[-1]
 
     def _offset(self, number: int, tap: Tap) -> int:
@@ -153,7 +153,7 @@ class InPlace(Operand):
 
 
 def _pieces(starts: Numbers, counts: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Cut rows [start, start + count) at multiples of 16: tile, row and both ends of each part."""
+    """Cut rows [start, start + count) at multiples of 16; return each part's tile, row and ends."""
     first = starts // ROWS
     parts = np.where(counts > 0, (starts + counts - 1) // ROWS - first + 1, 0)
     row = np.repeat(np.arange(len(starts)), parts)

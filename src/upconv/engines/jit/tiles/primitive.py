@@ -1,7 +1,7 @@
 """The tiles primitive: bfloat16 products in tile registers; see driver.py, tables.py and tile.py.
 
 Operands are packed one spatial block at a time, from either layout and from bfloat16 or float32, or
-read in place. Weights must be finite: inputs outside are zeros, and 0 times infinity is not 0.
+read in place. Weights must be finite: outside the input there are zeros, and 0 * infinity is NaN.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .operations import PAIRS, ROWS
 from .schedule import SHAPES, Schedule
 from .walks import Codes, Walk
 
-_POINTS = 512  # least positions in a spatial block of a thread, with many weights
+_POINTS = 512  # minimum positions in a thread's spatial block, with many weights
 _MAX_SPATIAL_BLOCKS = 256
 _SPARE = max(columns for _, columns in SHAPES) * ROWS  # biases that a tile may read after the last
 
 
 class Tiles(Kernel):
-    """A correlation, compiled and laid out."""
+    """A correlation on tiles, compiled and scheduled."""
 
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
@@ -61,7 +61,7 @@ class Tiles(Kernel):
         codes = Codes(plan, finish, channels_first, cpu)
         blocks, by_thread = self._spatial_blocks(correlation, cpu)
         kinds = dict.fromkeys(block.kind for block in blocks)
-        # Walks for unaligned operands, then for aligned ones if those alone are read in place: rows
+        # Walks for unaligned operands, then for aligned ones if only those are read in place: rows
         # that cross cache lines are slow to read, so with many products they are packed.
         options = [plan.anywhere, *[True] * (plan.in_place and not plan.anywhere)]
         walk_threads = 1 if by_thread else plan.threads
@@ -99,7 +99,7 @@ class Tiles(Kernel):
     def _spatial_blocks(
         self, correlation: Correlation, cpu: Cpu
     ) -> tuple[tuple[SpatialBlock, ...], bool]:
-        """Return spatial blocks that stay in the second-level cache beside the weights in use, and
+        """Return spatial blocks that stay in the second-level cache with the weights in use, and
         whether each is computed by one thread. With many weights, a block has many positions."""
         cut, element = self.schedule.cut, BYTES[BFLOAT]
         threads, counts = self.schedule.threads, cut.counts(correlation.result_size)

@@ -1,11 +1,11 @@
-"""The schedule of a correlation on tiles, as plain data: the shape of register tiles, blocks of
-outputs, and the padding of operands.
+"""A correlation's schedule on tiles, as plain data: the shape of register tiles, blocks of outputs,
+and the padding of operands.
 
 A tile of sums has 16 positions j of one phase and 16 output channels. The operand is packed with
 channels in blocks of 32 and with the zeros that shifts reach. Symbols, per axis: position j reads
-padded position p = step*j + (high - e) for a tap of shift e. With high - e = step*a + b, p lies in
-*plane* b, which holds every step-th position, at j + a. So neighbouring positions lie side by side
-for any step, and a tap is a constant offset.
+padded position p = step*j + (high - e) for a tap with shift e. With high - e = step*a + b, p is in
+*plane* b, which holds every step-th position, at j + a. So neighbouring positions are adjacent for
+any step, and a tap is a constant offset.
 
 Nothing here touches an array of data or emits code.
 """
@@ -37,7 +37,7 @@ SHAPES = ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """One axis of the packed operand: `count` positions j, and `length` positions in each plane.
+    """The packed operand's axis: `count` positions j, and `length` positions in each plane.
     `planes` are the residues of the padded positions that some tap reads. Position i of the operand
     is padded position i + `first`."""
 
@@ -49,7 +49,7 @@ class Padding:
 
     @classmethod
     def of(cls, line: Line, before: int = 0) -> Padding:
-        """Return the padding of a line; `before` as in channels/blocks.py."""
+        """Return a line's padding; `before` is as in channels/blocks.py."""
         count = max((-(-(line.out - p.offset) // line.stride) for p in line.phases), default=0)
         reads = {line.high - tap.shift for phase in line.phases for tap in phase.taps} or {0}
         planes = tuple(sorted({read % line.step for read in reads}))
@@ -57,19 +57,19 @@ class Padding:
         return cls(max(0, count), line.step, line.high - before, planes, length)
 
     def read(self, high: int, tap: Tap) -> tuple[int, int]:
-        """Return the number of the plane that a tap reads, and the position it reads for j = 0."""
+        """Return the number of the plane that a tap reads, and the position it reads if j = 0."""
         position, plane = divmod(high - tap.shift, self.step)
         return self.planes.index(plane), position
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The schedule of one correlation: `rows` tiles of positions by `columns` blocks of 16 outputs
-    are summed at once. A group has `blocks` of outputs, and `inputs` blocks of 32 channels. With
-    `in_place`, aligned operands are not packed, with `anywhere` unaligned ones neither.
+    """A correlation's schedule: `rows` tiles of positions by `columns` blocks of 16 outputs are
+    summed at once. A group has `blocks` of outputs, and `inputs` blocks of 32 channels. With
+    `in_place`, aligned operands are not packed, and with `anywhere` unaligned ones are not either.
 
-    A thread takes `at_once` tiles for rows with `part_bytes` of weights, so that the rows find the
-    inputs in a near cache. If `at_once` is 0, it takes all tiles for each row."""
+    A thread computes `at_once` tiles for rows with `part_bytes` of weights, so that the rows find
+    their inputs in a near cache. If `at_once` is 0, it computes all tiles for each row."""
 
     cut: Cut
     rows: int
@@ -85,12 +85,12 @@ class Schedule:
 
     @property
     def lanes(self) -> int:
-        """Numbers of a position of the operand in memory, in one group."""
+        """How many numbers a position has in memory, in one group."""
         return self.merging.lanes if self.merging else self.inputs * PAIRS
 
     @property
     def width(self) -> int:
-        """Inputs of a product."""
+        """Number of inputs of a product."""
         return self.merging.width if self.merging else PAIRS
 
     def __str__(self) -> str:
@@ -104,16 +104,16 @@ class Schedule:
         )
 
 
-_MARGIN = 1.15  # the first shape loads the least from caches, which other threads may share
-_SPEED = 8  # products relative to multiply-adds of vectors: fewer threads are useful
-_MANY_ROWS = 4  # with so many rows, all rows for some tiles are faster than all tiles for a row
+_MARGIN = 1.15  # the first shape loads least from caches, which other threads may share
+_SPEED = 8  # speed relative to vector multiply-adds: fewer threads are useful
+_MANY_ROWS = 4  # from so many on, all rows for some tiles are faster than all tiles for a row
 
 
 def scheduled(
     correlation: Correlation, inner: Correlation, lanes: int, threads: int, cpu: Cpu
 ) -> Schedule:
-    """Return the schedule of a correlation whose taps and weights are those of `inner`. A position
-    has `lanes` numbers in memory."""
+    """Return the schedule of a correlation with the taps and weights of `inner`. A position has
+    `lanes` numbers in memory."""
     lines = inner.lines
     phases = tuple(tuple(phase._replace(length=0) for phase in line.phases) for line in lines)
     strides = tuple(line.stride for line in lines)
@@ -134,7 +134,7 @@ def scheduled(
 
     rows, columns = min(SHAPES, key=preferred)
     threads = useful_threads(correlation.multiply_adds // _SPEED, threads)
-    # Taking few tiles at once needs a call for each row and each group of tiles.
+    # Computing few tiles at once takes a call for each row and each group of tiles.
     has_many_rows = len(cut.grids) * -(-blocks // columns) >= _MANY_ROWS
     part_bytes = int(cpu.l2 * cpu.costs.tiles.l2_weights)
     at_once = rows if has_many_rows else 0
@@ -160,7 +160,7 @@ def inputs_of(weight: WeightForm) -> int:
 
 
 def phases_of(grid: Grid) -> tuple[Phase, ...]:
-    """Return the phases of all axes: `outer`, and the only phase of the last axis."""
+    """Return all axes' phases: `outer`, and the last axis's only phase."""
     (taps,) = grid.phase_group.taps
     listed = tuple(Tap(taps[shift], shift) for shift in grid.phase_group.shifts)
     return *grid.outer, Phase(grid.phase_group.start, 0, listed)
@@ -188,8 +188,8 @@ def _row_tiles(batch: int, paddings: list[Padding]) -> int:
 def step_cycles(
     correlation: Correlation, shape: tuple[int, int], steps: int, lanes: int, cpu: Cpu
 ) -> float:
-    """Return the cycles of one of a phase's `steps`: of products, of loads, or of waiting for the
-    previous products. A position has `lanes` numbers in memory."""
+    """Return the cycles of one of a phase's `steps`: for products, for loads, or for waiting for
+    the previous products. A position has `lanes` numbers in memory."""
     (rows, columns), costs = shape, cpu.costs.tiles
     is_near = working_bytes(correlation, shape, steps, lanes) <= costs.l1_working * cpu.l1
     load = costs.load if is_near else costs.far_load
@@ -199,8 +199,8 @@ def step_cycles(
 
 
 def working_bytes(correlation: Correlation, shape: tuple[int, int], steps: int, lanes: int) -> int:
-    """Return the bytes of all different inputs that the taps of neighbouring tiles read, and of
-    their weights in one phase."""
+    """Return the bytes of all different inputs that neighbouring tiles' taps read, and of their
+    weights in one phase."""
     rows, columns = shape
     positions = 1
     for i, line in enumerate(correlation.lines):
@@ -224,7 +224,7 @@ def _cut(
     step: int,
     costs: Costs,
 ) -> Cut:
-    """Return the phases of the outputs, each a grid with blocks of 16 channels, for any size."""
+    """Return the outputs' phases, each a grid with blocks of 16 channels, for any size."""
     channels, *outer = weight.made // weight.groups, *phases[:-1]
     taps = tuple(phase.taps for phase in phases[-1])
     lanes = Lanes(

@@ -20,15 +20,15 @@ from .schedule import Padding, inputs_of, is_flat
 
 CHUNK_POSITIONS = 256
 """Approximate number of positions in a chunk."""
-_CHUNK_CHANNELS = 128  # fewer channels have longer chunks, so that jobs take some microseconds
+_CHUNK_CHANNELS = 128  # with fewer, chunks are longer, so that jobs take some microseconds
 
 
 class Packed(Operand):
     """The packed operand: [group][block of 32 channels][planes of each axis][image][positions of
-    each axis][32 channels]; `before` as in channels/blocks.py.
+    each axis][32 channels]; `before` is as in channels/blocks.py.
 
     With merged taps, [group][planes of outer axes][image][positions of each axis][`lanes`]: the
-    last axis has no planes, so that neighbouring positions lie side by side."""
+    last axis has no planes, so that neighbouring positions are adjacent."""
 
     def __init__(self, correlation: Correlation, before: int, merging: Merging | None) -> None:
         self.correlation, self.merging = correlation, merging
@@ -75,7 +75,7 @@ class Packed(Operand):
         return starts
 
     def chunks(self) -> dict[str, Table]:
-        """Return the chunks of one image, and their copies and clears."""
+        """Return an image's chunks, and their copies and clears."""
         size = self.correlation.operand_size
         *outer, last = size
         positions = self._chunk_positions()
@@ -103,14 +103,14 @@ class Packed(Operand):
         return {"chunks": chunks, "copies": copies, "clears": clears}
 
     def _chunk_positions(self) -> int:
-        """Return the positions of a chunk: more of them with few channels in channels-last data."""
+        """Return the number of positions in a chunk: more for few channels-last channels."""
         if self.correlation.layout is DataLayout.NCX:
             return CHUNK_POSITIONS
         channels = self.correlation.reduced // self.correlation.groups
         return CHUNK_POSITIONS * max(1, _CHUNK_CHANNELS // channels)
 
     def _copies(self, length: int, parts: int) -> tuple[Table, Numbers, Numbers]:
-        """Return the copies, and the row of the image and the part of it that each copy reads."""
+        """Return the copies, and the image row and the part of it that each copy reads."""
         *outer, last = self.axes
         *sizes, columns = self.correlation.operand_size
         # The packed offset of each row along outer axes, or -1 if no tap reads it.
@@ -149,7 +149,7 @@ class Packed(Operand):
         return np.where(read, offset * self.position, -1)
 
     def _clears(self) -> Table:
-        """Return the ranges of packed positions of an image that no copy writes."""
+        """Return the ranges of an image's packed positions that no copy writes."""
         offset, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)
         for i, axis in enumerate(self.axes[:-1]):
             low, high = self._bounds(i)
@@ -168,8 +168,8 @@ class Packed(Operand):
         return filled(CLEAR, int(used.sum()), dst=dst[used] * self.position, count=count[used])
 
     def _bounds(self, number: int) -> tuple[Numbers, Numbers]:
-        """Return the first position of the operand in each plane of an axis, and the position after
-        its last one."""
+        """Return the operand's first position in each plane of an axis, and the position after its
+        last one."""
         axis, size = self.axes[number], self.correlation.operand_size[number]
         start = np.array(axis.planes) - axis.first
         low = np.clip(-(start // axis.step), 0, axis.length)

@@ -1,9 +1,9 @@
-"""The register tile: some tiles of positions by some blocks of 16 outputs.
+"""The register tile: several tiles of positions by several blocks of 16 outputs.
 
 Sums begin with the bias. A step takes up to 32 inputs of one tap, or of neighbouring taps. It loads
 a tile of inputs for each tile of positions and a tile of weights for each block, and multiplies all
-pairs of them. Finished sums go to a stage in the first-level cache, and from there to the output:
-with the epilogue, unless they are transposed back first.
+pairs of them. Complete sums are stored to a stage in the first-level cache, and moved from there to
+the output, with the epilogue unless they are transposed back first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .operations import PAIRS, REGISTERS, ROW_BYTES, ROWS, TILE_BYTES, TileRegis
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """The class of a register tile: `rows` tiles of positions by `columns` blocks of outputs, which
-    are `max_columns` in full tiles, and `width` inputs of a product. `finish` says how to finish
+    """A register tile's class: `rows` tiles of positions by `columns` blocks of outputs
+    (`max_columns` in full tiles), with `width` inputs per product. `finish` says how to finish
     results; `flushes` is as in `converted`."""
 
     rows: int
@@ -41,7 +41,7 @@ class RegisterTile:
 
     @property
     def operands(self) -> tuple[range, range]:
-        """The registers of inputs and those of weights, which do not depend on `columns`."""
+        """The registers for inputs and for weights, which do not depend on `columns`."""
         sums = self.rows * self.max_columns
         kept = range(sums, sums + min(self.rows, self.max_columns))
         passing = range(kept.stop, REGISTERS)
@@ -49,13 +49,13 @@ class RegisterTile:
 
     @property
     def line(self) -> int:
-        """Bytes of the sums of one position in the stage."""
+        """Bytes of one position's sums in the stage."""
         return self.columns * ROW_BYTES
 
 
 @compiled("tile", kept=64)
 def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
-    """Emit `tile`, which computes a run, `tile.rows` tiles at a time; the last may be repeated."""
+    """Emit `tile`, which computes a run, `tile.rows` tiles at a time; it may repeat the last."""
     emit_product(module)
     with module.function("tile", walk.JOB) as f:
         a, run, row = ARGUMENTS.reader(f), Record(f, f["inner"], RUN), Record(f, f["outer"], ROW)
@@ -80,7 +80,7 @@ def tile_code(module: Module, tile: RegisterTile, cpu: Cpu) -> None:
 
 
 def _start(registers: TileRegisters, tile: RegisterTile, bias: Value) -> None:
-    """Begin all sums with the bias, which is the same row 16 times."""
+    """Begin all sums with the bias: the same row 16 times."""
     for i in range(tile.rows):
         for j in range(tile.columns):
             registers.load(i * tile.columns + j, bias + j * ROW_BYTES, 0)
@@ -113,7 +113,7 @@ def _products(
 
 
 def _spans(f: Function, tile: RegisterTile, active: Value) -> list[Span]:
-    """Return the spans of a position's results, whose masks exclude inactive channels."""
+    """Return the spans of a position's results; their masks exclude inactive channels."""
     # One instruction narrows two vectors, and another stores them.
     lanes = ROWS if tile.columns % 2 else 2 * ROWS
     return [
@@ -125,7 +125,7 @@ def _spans(f: Function, tile: RegisterTile, active: Value) -> list[Span]:
 def _finish_rows(
     f: Function, tile: RegisterTile, row: Record, record: Record, stage: Value, spans: list[Span]
 ) -> None:
-    """Finish those rows of a tile of positions that are results."""
+    """Finish the rows in a tile of positions that are results."""
     a, kind = ARGUMENTS.reader(f), tile.finish
     slopes = a["bias"] + (a["slopes"] + row["bias"])
     addresses = {"dst": a["y"], "residual": a["residual"], "second": a["second"]}

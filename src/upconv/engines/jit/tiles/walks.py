@@ -1,5 +1,5 @@
-"""The compiled code of the tile kernel, and the phases of a spatial block: pack, multiply, and
-transpose channels-first results back. One call computes all phases."""
+"""The tile kernel's compiled code, and a spatial block's phases: packing, multiplying, and
+transposing channels-first results back. One call computes all phases."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from .tile import RegisterTile, tile_code
 
 
 class Codes:
-    """The compiled code of a schedule; `first` says that channels come first. `element` is the type
-    in which tiles store results: the caller's type, or that of results to transpose."""
+    """A schedule's compiled code; `first` says that channels come first. `element` is the type in
+    which tiles store results: the caller's type, or the type of results to be transposed."""
 
     def __init__(self, schedule: Schedule, finish: Finish, first: bool, cpu: Cpu) -> None:
         self.schedule, self.finish, self.first, self.cpu = schedule, finish, first, cpu
@@ -77,7 +77,7 @@ class Codes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of code."""
+        """Approximate bytes of the code."""
         return CODE_BYTES * len(self._kept)
 
     def tile(self, columns: int) -> int:
@@ -94,7 +94,7 @@ class Codes:
 
 
 class Walk:
-    """The phases of spatial blocks of one kind, their arguments and scratch memory."""
+    """The phases for spatial blocks of one kind, with their arguments and scratch memory."""
 
     def __init__(
         self, kind: Kind, codes: Codes, order: ChannelPacking, threads: int, *, in_place: bool
@@ -197,7 +197,7 @@ def _rows(
     ranges: list[tuple[int, int]], tiles: Numbers, threads: int,
 ) -> Table:  # fmt: skip
     """Return the rows of blocks of outputs, for all groups and phases. `ranges` has each phase's
-    first product and their number, and `tiles` its first tile of positions."""
+    first product and number of products, and `tiles` its first tile of positions."""
     plan, correlation = codes.schedule, operand.correlation
     cut, channels = plan.cut, plan.cut.lanes.channels
     element, listed = BYTES[codes.element], []
@@ -219,15 +219,15 @@ def _rows(
     rows["w"] += group * order.group_bytes
     rows["bias"] += group * plan.blocks * ROWS * BYTES[FLOAT]
     rows["y"] += group * channels * element
-    # Each thread's rows begin with those of many taps, so that short jobs remain at the end.
+    # Each thread's rows begin with those that have most taps, so that short jobs come last.
     longest = np.argsort(-rows["count"].ravel(), kind="stable")
     dealt: Table = rows.ravel()[np.concatenate([longest[i::threads] for i in range(threads)])]
     return dealt
 
 
 def _parts(rows: Table, plan: Schedule) -> Table:
-    """Return parts of one row each, or of rows with about `part_bytes` of weights; set the offset
-    of each row's weights in its part's slab."""
+    """Return parts with one row each, or with rows that have about `part_bytes` of weights; set the
+    offset of each row's weights in its part's slab."""
     weights = np.cumsum(rows["count"] * plan.columns * TILE_BYTES)
     numbers = (weights - weights[:1]) // plan.part_bytes if plan.at_once else np.arange(len(rows))
     first = np.flatnonzero(np.diff(numbers, prepend=-1))  # numbers never decrease
@@ -237,8 +237,8 @@ def _parts(rows: Table, plan: Schedule) -> Table:
 
 
 def _inputs(packed: Packed, first: bool) -> Table:
-    """Return records of the input channels of all images: of each block of 32 channels if channels
-    come `first`, else of all full blocks and of the rest; of all channels with `dense` merging."""
+    """Return records of all images' input channels: one per block of 32 channels if channels come
+    `first`, else one for all full blocks and one for the rest; with `dense` merging one for all."""
     correlation, merging, blocks = packed.correlation, packed.merging, packed.blocks
     channels, width = correlation.reduced // correlation.groups, PAIRS
     starts = np.arange(blocks) if first else np.array(sorted({0, channels // PAIRS}))
@@ -246,7 +246,7 @@ def _inputs(packed: Packed, first: bool) -> Table:
     counts = np.append(starts[1:], blocks) - starts
     if merging and merging.dense:
         starts, counts, width = starts[:1], np.ones(1, np.int64), merging.lanes
-    # The blocks of merged taps are adjacent in a position: the first one clears all of them.
+    # Merged taps' blocks are adjacent in a position: the first one clears all of them.
     zeros, lanes = (starts == 0, merging.lanes) if merging else (counts, blocks * PAIRS)
     group, number, image = np.indices((correlation.groups, len(starts), correlation.batch))
     block = starts[number]
@@ -259,8 +259,8 @@ def _inputs(packed: Packed, first: bool) -> Table:
 
 
 def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> Table:
-    """Return runs of tiles of positions: enough jobs to keep all threads busy, but of at least some
-    10 us each."""
+    """Return runs of tiles of positions: enough jobs to keep all threads busy, each taking at least
+    about 10 us."""
     products = int(rows["count"].sum()) * plan.columns * tiles
     jobs = min(16 * threads, max(2 * threads, products // _JOB)) if threads > 1 else 1
     runs = max(1, min(-(-jobs // max(1, parts)), tiles // plan.rows))
@@ -269,5 +269,5 @@ def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> 
     return filled(RUN, len(first), first=first, last=np.minimum(first + length, tiles))
 
 
-_JOB = 1000  # products of tiles of a job
-_LEAST_PARTS = 2  # parts of each thread, if jobs pack their weights
+_JOB = 1000  # tile products per job
+_LEAST_PARTS = 2  # minimum parts per thread, if jobs pack their weights
