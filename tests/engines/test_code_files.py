@@ -165,6 +165,11 @@ def test_a_process_without_a_home_directory_keeps_nothing(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_without_an_existing_parent_ends_no_call(folder, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # as on a Windows drive that is missing
+    code_files.write(NAME, CODE)
+
+
 def test_the_cache_can_be_switched_off(folder, monkeypatch):
     monkeypatch.setenv("UPCONV_CODE_CACHE", "0")
     code_files.write(NAME, CODE)

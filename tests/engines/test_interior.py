@@ -8,7 +8,7 @@ import pytest
 
 import upconv
 from upconv import testing
-from upconv.engines import load
+from upconv.engines import interior, load
 from upconv.engines.interior import Interior
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import host
@@ -115,6 +115,13 @@ def test_what_nothing_reaches_has_the_bits_of_what_zeros_reach(
     )  # fmt: skip
     y = y if layout is DataLayout.NCX else y.transpose(0, 2, 1)
     assert (y == y[..., 22:23]).all()
+
+
+def test_the_border_of_float64_results_needs_eight_bytes_a_number(monkeypatch) -> None:
+    needed: list[int] = []
+    monkeypatch.setattr(interior.memory, "require", lambda nbytes, _: needed.append(nbytes))
+    upconv.conv(np.ones((1, 1, 4)), np.ones((1, 1, 2)), padding=20, engine="jit")
+    assert 2 * 19 * 8 in needed  # 19 positions on each side, which no input reaches
 
 
 def test_an_order_of_sums_is_kept_at_every_size() -> None:

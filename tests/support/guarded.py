@@ -220,7 +220,7 @@ def fenced_workspaces(fence: Fence) -> Iterator[None]:
         return buffer
 
     taken_here: list[int] = []
-    with mock.patch.object(workspace, "_taken", taken):
+    with mock.patch.object(workspace, "_borrow", taken):
         yield
     for start in taken_here:
         fence.given_back(start)

@@ -65,14 +65,14 @@ def absurd(seed: int) -> None:
 def poison_workspaces() -> None:
     """Poison scratch memory before each use."""
     workspace: Any = import_module("upconv.engines.workspace")
-    taken = workspace._taken
+    taken = workspace._borrow
 
     def poisoned(*sizes: int) -> Any:
         buffer = taken(*sizes)
         buffer.bytes.fill(POISON)
         return buffer
 
-    workspace._taken = poisoned
+    workspace._borrow = poisoned
 
 
 def main(first: int, last: int) -> None:

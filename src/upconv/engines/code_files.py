@@ -141,7 +141,8 @@ def _usable(folder: Path | None) -> Path | None:
 
 def _create(folder: Path) -> None:
     """Create a folder, but not as root in another user's home directory."""
-    existing = next(parent for parent in folder.absolute().parents if parent.exists())
+    parents = folder.absolute().parents  # on Windows, even the drive may not exist
+    existing = next((parent for parent in parents if parent.exists()), parents[-1])
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if is_root and existing.stat().st_uid != 0:
         raise PermissionError(existing)

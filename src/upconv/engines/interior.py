@@ -170,7 +170,8 @@ class BorderFill:
     def _fill(self, out: Array, bias: Maybe, residual: Maybe, slopes: Maybe, second: Maybe) -> None:
         """Fill border positions with the epilogue of bias, residual and `out`'s old values."""
         epilogue = self._problem.epilogue
-        memory.require(2 * out.size * 4, "the border of the result, which no input reaches")
+        nbytes = 2 * out.size * self._problem.dtype.accumulator.itemsize
+        memory.require(nbytes, "the border of the result, which no input reaches")
         value = np.zeros(out.shape, self._problem.dtype.accumulator.numpy)
         if bias is not None:
             value += bias.reshape(self._channels).astype(value.dtype)

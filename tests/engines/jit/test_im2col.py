@@ -189,18 +189,18 @@ def test_the_table_says_that_it_is_for_one_call() -> None:
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (deep(4, dtype=DType.FLOAT16), "it reads weights of float32 or float64 in place"),
-        (deep(4, rounded=True), "it reads weights of float32 or float64 in place"),
+        (deep(4, dtype=DType.FLOAT16), "it reads float32 or float64 weights in place"),
+        (deep(4, rounded=True), "it reads float32 or float64 weights in place"),
         (deep(4, accumulate=True), "it applies no epilogue"),
         (deep(4, epilogue=Epilogue(residual=True)), "it applies no epilogue"),
-        (deep(4, weight_layout=WeightLayout.XIO), "the weights of a channel of the result are"),
+        (deep(4, weight_layout=WeightLayout.XIO), "the weights of a result channel are"),
         (deep(33), "the copied inputs of all positions would be larger than the weight"),
-        (replace(deep(1), in_channels=5), "it needs at least 6 channels of a group's result"),
+        (replace(deep(1), in_channels=5), "it needs at least 6 result channels per group"),
         (
             Problem(Direction.INPUT_GRAD, (Axis(500, 1000, 9),), 1, 600, 1),
-            "it lists the inputs of an image, at most 262144, and this has 500000",
+            "it handles at most 262144 reads per image, not 500000",
         ),
-        (replace(deep(4), direction=Direction.FORWARD), "it computes results of stride 1"),
+        (replace(deep(4), direction=Direction.FORWARD), "it needs result stride 1"),
     ],
 )
 def test_what_it_refuses(problem: Problem, reason: str) -> None:

@@ -22,7 +22,7 @@ from .compile import compiled
 from .cpu import Cpu, host
 from .emit import Module
 from .kernel_arguments import ArgumentLayout, Blocks, Record, Table, filled, offsets, record
-from .operands import lies_well
+from .operands import is_accessible
 from .rows import Finish, activate, finish_code, plain
 from .steps import Launch, Step
 from .values import STORED
@@ -87,9 +87,9 @@ class JitBorder(BorderFill):
         before: list[Step] = []
         after: list[Step] = []
         layout = self._problem.layout
-        if not lies_well(a, layout):
+        if not is_accessible(a, layout):
             a = self._copied(a, before)
-        if not lies_well(out, layout):
+        if not is_accessible(out, layout):
             result, out = out, np.empty(out.shape, out.dtype)
             if self._problem.accumulate:
                 before += self._box_steps(self._plain, out, result)

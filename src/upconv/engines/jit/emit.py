@@ -192,7 +192,7 @@ class Module:
         self._declarations: dict[str, None] = {}
 
     def declare(self, line: str) -> None:
-        """Declare an intrinsic or a foreign function."""
+        """Declare an intrinsic or a C function."""
         self._declarations[line] = None
 
     @contextmanager

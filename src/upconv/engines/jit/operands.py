@@ -59,12 +59,12 @@ class Operands:
             return cls((), out, x, None)  # the fast path for most calls
         y, other, layout = out, second, correlation.layout
         beside = [array for array in (residual, second) if array is not None]
-        if not lies_well(out, layout) or not all(_alike(array, out) for array in beside):
+        if not is_accessible(out, layout) or not all(_alike(array, out) for array in beside):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
             if second is not None:
                 other = laid_out("the second result", second, filled=False)
-        x = lying_well("x", x, layout)
+        x = as_accessible("x", x, layout)
         copies = tuple(
             (array, copy)
             for array, copy in ((out, y), (second, other))
@@ -109,12 +109,12 @@ def _alike(first: Array, second: Array) -> bool:
     return all(size < 2 or a == b for size, a, b in steps)
 
 
-def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
+def as_accessible(what: str, array: Array, layout: DataLayout) -> Array:
     """Return an operand that kernels can read: the array itself, or a copy."""
-    return array if lies_well(array, layout) else laid_out(what, array)
+    return array if is_accessible(array, layout) else laid_out(what, array)
 
 
-def lies_well(array: Array, layout: DataLayout) -> bool:
+def is_accessible(array: Array, layout: DataLayout) -> bool:
     """Whether kernels can access an array in place: it is contiguous, or has gaps only between
     images and between channels that come first."""
     if array.flags.c_contiguous or layout is DataLayout.NXC:

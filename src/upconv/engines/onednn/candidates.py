@@ -75,7 +75,7 @@ FAULTS = (
     Fault(Kind.DECONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.DECONVOLUTION, "brgconv_strided:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.CONVOLUTION, "x64:gemm", 1, _odd_channels),
-    Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads uninitialised memory
+    Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads uninitialized memory
     Fault(Kind.WEIGHTS, "jit:avx512_core", 3, _begin_beyond_stride),  # writes out of bounds
 )
 """Faults of version 3.2, found by comparing results for random problems with their definition, in

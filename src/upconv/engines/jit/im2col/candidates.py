@@ -65,7 +65,7 @@ def refusal(correlation: Correlation) -> str | None:
     if not correlation.epilogue.empty or correlation.accumulate:
         return "it applies no epilogue"
     if any(line.stride > 1 or not line.phases[0].taps for line in correlation.lines):
-        return "it needs result stride 1, and taps along every axis"
+        return "it needs result stride 1, and results that some input reaches"
     if not _has_rows(correlation):
         return "the weights of a result channel are not adjacent"
     if positions_of(correlation) > correlation.made // correlation.groups:

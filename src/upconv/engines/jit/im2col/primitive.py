@@ -76,9 +76,8 @@ class Im2col(Kernel):
         return packed
 
     def run_once(self, out: Array, a: Array, weight: Array, bias: Maybe = None, *_: Maybe) -> None:
-        """Compute into `out`, reading the weight in place. If this raises `NonFinite`,
-        `out` is left invalid, because zeros around the operand were multiplied by infinity
-        or NaN."""
+        """Compute into `out`, reading the weight in place. If this raises `NonFinite`, `out` is
+        invalid, because zeros around the operand were multiplied by infinity or NaN."""
         weight = contiguous(weight)
         operands = Operands.of(self.correlation, out, a, None)
         with Workspace(self.workspace_bytes) as scratch:

@@ -103,8 +103,7 @@ class Packed(Operand):
         return {"chunks": chunks, "copies": copies, "clears": clears}
 
     def _chunk_positions(self) -> int:
-        """Return the number of positions in a chunk: more for channels-last data of few
-        channels."""
+        """Return the number of positions in a chunk: more for few channels-last channels."""
         if self.correlation.layout is DataLayout.NCX:
             return CHUNK_POSITIONS
         channels = self.correlation.reduced // self.correlation.groups

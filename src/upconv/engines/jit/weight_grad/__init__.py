@@ -1,1 +1,1 @@
-"""The kernels of the weight gradient."""
+"""The weight gradient's kernels."""

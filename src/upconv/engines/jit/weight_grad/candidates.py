@@ -1,5 +1,5 @@
-"""The candidates of the weight gradient: products in float32 or float64, dot products of bfloat16
-pairs, and products on tile registers."""
+"""The weight gradient's candidates: products in float32 or float64, dot products of bfloat16 pairs,
+and products on tile registers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .tile_schedule import refusal, tile_plan
 
 FLOATS, DOTS, TILES = "floats", "dots", "tiles"
 _MIN_CHANNELS = 8
-"""The least channels of a group, of both operands, with which tiles are faster: 1.2 to 3 times with
-8 to 12 channels, and 0.05 to 1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
+"""Minimum channels per group, in both operands, for tiles: they are 1.2 to 3 times as fast with 8
+to 12 channels, and 0.05 to 1.8 times with fewer (Xeon with AMX, 2026-11-27)."""
 _MARGIN = 1.5
-"""The factor by which tiles must be predicted to be faster: with data in the caches, other products
+"""How many times as fast tiles must be predicted to be: with data in the caches, other products
 take only about half of the predicted time."""
 
 
 def candidates(problem: Problem, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
-    """Return the candidates: plain products, dot products if the processor has them, and tiles,
+    """Return the candidates: ordinary products, dot products if the processor has them, and tiles,
     which are refused without tile registers. The last two are only for bfloat16.
 
-    They promise no order of sums, because spatial blocks depend on the size.
+    They promise no order of sums, because spatial blocks depend on sizes.
     """
     threads, bfloat16 = useful_threads(problem.multiply_adds, threads), is_bfloat16(problem)
     dots = (DOTS,) if cpu.dots and bfloat16 else ()
@@ -55,8 +55,8 @@ def _tiles(problem: Problem, threads: int, cpu: Cpu) -> Candidate:
 
 
 def chosen(problem: Problem, variant: str, cpu: Cpu) -> str:
-    """Return the variant to build. The model chooses for "", and instead of tiles that cannot
-    compute the problem. Without tile registers, vector code emulates them."""
+    """Return the variant to build. The model chooses for "", and if tiles cannot compute the
+    problem. Without tile registers, vector code emulates them."""
     if variant == TILES and (refusal(problem) or not is_bfloat16(problem)):
         variant = ""
     return variant or ranked(candidates(problem, 1, cpu))[0].variant

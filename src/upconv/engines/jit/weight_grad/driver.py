@@ -1,11 +1,11 @@
-"""The functions that the walk calls for a weight gradient, by its tables.
+"""The functions that the walk calls for a weight gradient, as its tables say.
 
-    job(args, mine, job, set)       packs operands and computes the blocks of a job's units, for
-                                    the spatial blocks of a set
-    finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
+    job(args, mine, job, set)       packs operands and computes the blocks of a job's units, for a
+                                    set's spatial blocks
+    finish(args, mine, block, _)    adds the sets' sums of a block, and stores them in dw
 
-A thread's memory `mine` begins with the keys of its packed panels of rows and of lanes. The sums of
-a block, space to transpose them, and the panels follow.
+A thread's memory `mine` begins with the keys of its packed panels of rows and of lanes. A block's
+sums, space to transpose them, and the panels follow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..values import BYTES, I1, I32, I64, Value, vector
 from .tables import BLOCK, JOB, OUTER, PANEL, RUN, SET, STRETCH, UNIT, WORK
 
 SUMS = 64
-"""Bytes of a thread's memory before the sums of a block."""
+"""Bytes of a thread's memory before a block's sums."""
 TABLES = (
     "units", "works", "blocks", "outer", "runs", "segments", "stretches", "rows_panels",
     "lanes_panels",
@@ -44,9 +44,9 @@ DELIVER = signature("args* mine* block* sums*")
 
 @compiled("copy", kept=16)
 def copy_code(module: Module, stored: str, computed: str, beside: int, cpu: Cpu) -> None:
-    """Emit `copy` of channels-last positions, of `rows` numbers each, with zeros up to the end of
-    the packed position or further; the next position overwrites what is stored past the end. With
-    32-bit integers, each number is paired with the one `beside` positions later."""
+    """Emit `copy`, which copies channels-last positions of `rows` numbers each, padded with zeros.
+    It may store past the end of a packed position, which the next position overwrites. With 32-bit
+    integers, each number is paired with the one `beside` positions later."""
     lanes = cpu.lanes(BYTES[computed])
     stored = read_for_pairs(stored) if computed == I32 else stored
     with module.function("copy", TRANSPOSE) as f:
@@ -89,12 +89,12 @@ def emit_finish(module: Module, arguments: ArgumentLayout) -> None:
 
 
 def fields(f: Function, row: Value, names: tuple[str, ...]) -> dict[str, Value]:
-    """Load the numbers of a table's row, by name."""
+    """Load a table row's numbers, by name."""
     return {name: f.word(row, i) for i, name in enumerate(names)}
 
 
 def row_of(f: Function, table: Value, number: Value, names: tuple[str, ...]) -> Value:
-    """Return the address of a row of a table."""
+    """Return the address of a table's row."""
     return f.at(table, number * len(names), I64)
 
 
@@ -136,7 +136,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
             row_bytes = width * a["element"]
             image, position, line = (a[f"{side}_{name}"] for name in ("image", "position", "line"))
             stretches, panels = work[f"{side}_count"], unit[f"{side}_count"]
-            # Pack plane after plane with channels first, pixel after pixel with channels last.
+            # Pack plane by plane with channels first, pixel by pixel with channels last.
             planes = a["clears"] > 0
             with f.loop(0, stretches * panels) as loop:
                 inner_count = f.select(planes, stretches, panels)
@@ -149,14 +149,14 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
                 src = src + channel * a[f"{side}_channel"]
                 dst = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
                 dst = dst + stretch["before"] * row_bytes
-                # Arbitrary bits after the last channel could be subnormal, and thus slow, numbers.
+                # Arbitrary bits after the last channel could be subnormal numbers, which are slow.
                 with f.when(planes & (active < width)):
                     f.call(a["clear"], dst, src, 0, stretch["length"] * width, 1, 0, 0)
                 f.call(a[f"{side}_copy"], dst, src, active, stretch["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:
-    """Return the address at which a block reads an operand, by the panel's number in the unit."""
+    """Return the address at which a block reads an operand, from a panel's number in the unit."""
     a, first = ARGUMENTS.reader(f), f.word(f["unit"], UNIT.index(side))
     panel = row_of(f, a[f"{side}_panels"], first + number, PANEL)
     in_place = a[side] + f.word(panel) * a[f"{side}_channel"]
@@ -179,7 +179,7 @@ def _emit_block(module: Module) -> None:
             run = fields(f, at, RUN)
             tap = number * a["kernel"] + run["tap"] - block["tap"]
             out, single = f["sums"] + tap * by_tap, run["single"] > 0
-            # The first run of taps that a tile takes together starts the sums of all of them.
+            # The first run of taps that a tile takes together starts all of their sums.
             fresh = (f["fresh"] < 1) & (run["single"] < 1)
             with f.when(fresh | (run["positions"] > 0)):
                 f.call(
@@ -202,7 +202,7 @@ def _steps(a: Arguments, block: dict[str, Value]) -> tuple[Value, Value]:
 
 
 def emit_deliver(module: Module, arguments: ArgumentLayout, name: str = "deliver") -> None:
-    """Emit `deliver`, which stores the sums of a block in dw."""
+    """Emit `deliver`, which stores a block's sums in dw."""
     with module.function(name, DELIVER, exported=False) as f:
         a, block = arguments.reader(f), fields(f, f["block"], BLOCK)
         inside, width = a["taps_inside"] > 0, a["tile_width"] * a["element"]

@@ -15,7 +15,7 @@ from ...workspace import Workspace
 from ..compile import CODE_BYTES, Code
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
-from ..operands import lying_well, strides
+from ..operands import as_accessible, strides
 from ..rows import Finish, fill_code, finish_code
 from ..transpose import transpose_code, transpose_pairs_code
 from ..values import I32, STORED, whole_lines
@@ -28,7 +28,7 @@ from .tile import tile_code
 
 
 class WeightGrad:
-    """A weight gradient, compiled and laid out."""
+    """A weight gradient, compiled and scheduled."""
 
     def __init__(self, problem: Problem, threads: int, cpu: Cpu, variant: str = "") -> None:
         self.problem, plan = problem, Plan(problem, cpu, chosen(problem, variant, cpu) == DOTS)
@@ -70,7 +70,7 @@ class WeightGrad:
         self.description = str(plan)
 
     def pack(self, weight: Array) -> Array:
-        """Return the weight: a weight gradient packs nothing beforehand."""
+        """Return the weight unchanged: a weight gradient packs nothing beforehand."""
         return weight
 
     def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
@@ -88,17 +88,17 @@ class WeightGrad:
             out[...] = dw
 
     def close(self) -> None:
-        """Close the primitive, which holds nothing to free."""
+        """Do nothing: the primitive has nothing to free."""
 
     def _operand(self, name: str, array: Array, of_g: int) -> Array:
         """Return an operand that kernels can read: the array itself, or a copy."""
         if self._in_place[of_g]:
             return laid_out(name, array)
-        return lying_well(name, array, self.problem.layout)
+        return as_accessible(name, array, self.problem.layout)
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """Return the address of an operand, its strides, and the stride of the lines that are
-        copied: channels with channels first, else positions."""
+        """Return an operand's address, its strides, and the stride of the lines that are copied:
+        channels with channels first, else positions."""
         layout = self.problem.layout
         steps = strides(side, array, layout)
         line = "channel" if layout is DataLayout.NCX else "position"
@@ -106,7 +106,7 @@ class WeightGrad:
 
 
 def _codes(plan: Plan, cpu: Cpu) -> dict[str, Code]:
-    """Return the code of a class of problems, by argument name."""
+    """Return the code for a class of problems, by argument name."""
     problem, tile = plan.problem, plan.sides.tile
     stored, computed = STORED[problem.dtype], tile.element
     deliver = Finish(computed, stored, accumulate=problem.accumulate)
@@ -117,7 +117,7 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, Code]:
         "deliver": finish_code(deliver, cpu),
         "add": finish_code(Finish(computed, computed, accumulate=True), cpu),
     }
-    # A pair has the numbers of a position and of the next position, which is a stride away in g.
+    # A pair has the numbers of a position and of the next one, which is a stride away in g.
     beside = plan.sided(1, problem.axes[-1].stride) if tile.dots else (0, 0)
     in_place = plan.sided(*plan.in_place)
     for side, distance, is_in_place in zip(("rows", "lanes"), beside, in_place, strict=True):
@@ -136,9 +136,9 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, Code]:
 
 
 def _sides(plan: Plan, tables: Tables, first: int) -> tuple[dict[str, int], int]:
-    """Return the arguments of both sides, and the end of their panels, which begin at `first`."""
+    """Return both sides' arguments, and the end of their panels, which begin at `first`."""
     arguments: dict[str, int] = {}
-    # Bytes from one position of x to the next, and between the positions of g that they meet.
+    # Bytes between neighbouring positions of x, and between the positions of g that they meet.
     x, g = plan.position_strides[0], plan.problem.axes[-1].stride * plan.position_strides[1]
     for n, step, side, size in zip(
         plan.sided(0, 1), plan.sided(x, g), ("rows", "lanes"), tables.panel_bytes, strict=True

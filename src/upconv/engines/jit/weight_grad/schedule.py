@@ -1,9 +1,9 @@
-"""The schedule of a weight gradient: its spatial blocks, and the part of them that a job computes.
+"""A weight gradient's schedule: its spatial blocks, and the part of them that a job computes.
 
-docs/jit.md explains it. The channels of one operand are the *rows* of a tile, those of the other
-run along its *lanes*. Spatial blocks are distributed to *sets*, whose sums are added up in order. A
-*unit* is a block of lanes and some taps, with all rows; a job computes some units of one set. It
-packs operands into memory of its thread, because another core's caches may be far away.
+docs/jit.md explains it. One operand's channels are a tile's *rows*, the other's run along its
+*lanes*. Spatial blocks are distributed to *sets*, whose sums are added in order. A *unit* is a
+block of lanes and some taps, with all rows; a job computes some units of one set. It packs operands
+into its thread's memory, because another core's caches may be far away.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .sides import footprint, sides_of
 T = TypeVar("T")
 
 _JOBS = 8  # the desired number of jobs
-_PANELS = 2 << 20  # bytes of the panels of a thread
-_SUMS = 8 << 20  # bytes of the sums of all sets, if there are several
-_ENTRIES = 1 << 16  # taps of all spatial blocks
+_PANELS = 2 << 20  # bytes of a thread's panels
+_SUMS = 8 << 20  # bytes of all sets' sums, if there are several sets
+_ENTRIES = 1 << 16  # taps in all spatial blocks
 _SPATIAL_BLOCKS = 1 << 10  # at most, because preparing one takes a tenth of a millisecond
-_MIN_POSITIONS = 32  # of a spatial block, regardless of memory
+_MIN_POSITIONS = 32  # in a spatial block, regardless of memory
 
 
 class Plan:
-    """The schedule of one problem."""
+    """A problem's schedule."""
 
     def __init__(self, problem: Problem, cpu: Cpu, dots: bool = False) -> None:
         self.problem, self.sides = problem, sides_of(problem, cpu, dots)
@@ -64,12 +64,12 @@ class Plan:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Panels of x and g that a thread packs: all rows (one if depthwise), and one of lanes."""
+        """How many panels of x and g a thread packs: all rows' (one if depthwise), one of lanes."""
         x, g = self.sided(1 if self.sides.tile.depthwise else self.sides.row_blocks, 1)
         return 0 if self.in_place[0] else x, 0 if self.in_place[1] else g
 
     def spatial_blocks_of(self, number: int) -> range:
-        """Return the spatial blocks of a set."""
+        """Return a set's spatial blocks."""
         count = self.spatial_blocks
         return range(number * count // self.sets, (number + 1) * count // self.sets)
 
@@ -92,7 +92,7 @@ class Plan:
 
     def _cut(self, cpu: Cpu) -> tuple[int, list[range]]:
         """Return the number of rows of x in a spatial block, and the ranges of positions in a row.
-        A range is a full row if several rows fit, because rows share parts of g."""
+        A range is an entire row if several rows fit, because rows share parts of g."""
         problem, last, rows = self.problem, self.problem.axes[-1], self._rows
         room = self._room(cpu, rows * last.size)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
@@ -104,8 +104,8 @@ class Plan:
         return ceil(rows / ceil(rows / together)), columns
 
     def _room(self, cpu: Cpu, total: int) -> int:
-        """Return the number of positions of a spatial block, of `total`. A panel of x and one of g
-        stay in a part of the second-level cache, and the panels of a thread are bounded."""
+        """Return the number of positions, out of `total`, in a spatial block. A panel of x and one
+        of g fit in part of the second-level cache, and a thread's panels are bounded."""
         outputs = prod(axis.stride for axis in self.problem.axes)  # per position of x
         widths = [width * self.element for width in self.widths]
         x, g = (footprint(*both) for both in zip(widths, self.position_strides, strict=True))
@@ -120,12 +120,12 @@ class Plan:
         return max(1, total // (ceil(count / sets) * sets))
 
     def _share(self, cpu: Cpu) -> None:
-        """Choose the number of taps of a unit, and of units of a job."""
+        """Choose the numbers of taps in a unit and of units in a job."""
         taps, many = self.taps, self.sides.tile.taps
         jobs = ceil(_JOBS / self.sets)
         parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
         if self.spatial_blocks == self.sets:
-            # A thread continues with other taps of the spatial block that it has packed.
+            # A thread continues with other taps in the spatial block that it has packed.
             parts = max(parts, ceil(jobs / self.lanes))
         self.part = ceil(taps // many / min(parts, taps // many)) * many
         self.units = self.lanes * ceil(taps / self.part)

@@ -1,13 +1,13 @@
-"""The model of a weight gradient. It chooses the operand along the lanes, the operands to pack, and
-the tile.
+"""The cost model of a weight gradient, which chooses the operand along the lanes, the operands to
+pack, and the tile.
 
-A channels-last operand can be read in place. A block of channels is then a few cache lines of each
+A channels-last operand can be read in place. A block of channels is then a few cache lines in each
 pixel, one pixel apart, which has two costs in the model:
 
 1. Each line that a tile reads waits for the second-level cache, because no prefetcher follows lines
    that are a pixel apart. A panel, in contrast, is read sequentially.
-2. Lines a power of two apart fall into few sets of a cache. In a cache of any size, lines S bytes
-   apart take as much space as if each were as long as the largest power of two that divides S.
+2. Lines a power of two apart share few sets of a cache. In a cache of any size, lines S bytes apart
+   take as much space as if each were as long as the largest power of two that divides S.
 
 So an operand that is read often is packed, on every processor. An operand that is read once or
 twice is not, because packing also reads it once.
@@ -40,7 +40,7 @@ class Sides:
     lanes_of_g: bool
     tile: Tile
     groups: int
-    rows: int  # channels of a group
+    rows: int  # channels in a group
     lanes: int
     by_row: int  # elements of dw from one channel to the next
     by_lane: int
@@ -50,17 +50,17 @@ class Sides:
 
     @property
     def row_blocks(self) -> int:
-        """Number of blocks of a group's rows."""
+        """Number of blocks of rows in a group."""
         return ceil(self.rows / self.tile.rows)
 
     @property
     def lane_blocks(self) -> int:
-        """Number of blocks of a group's lanes."""
+        """Number of blocks of lanes in a group."""
         return ceil(self.lanes / self.tile.width)
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Channels of a panel of x, and of a panel of g."""
+        """Numbers of channels in a panel of x and in a panel of g."""
         rows, lanes = self.tile.width if self.tile.depthwise else self.tile.rows, self.tile.width
         return (rows, lanes) if self.lanes_of_g else (lanes, rows)
 
@@ -84,14 +84,13 @@ class Sides:
 
 
 def footprint(width: int, pixel: int) -> int:
-    """Return the cache bytes that `width` bytes per pixel of `pixel` bytes take, with aliasing."""
+    """Return the cache bytes used by `width` bytes out of every `pixel` bytes, with aliasing."""
     return width if width >= pixel else max(whole_lines(width), pixel & -pixel)
 
 
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
-    """Return the cheapest choice of lanes, of a tile (with `dots` or without), and of the operands
-    to pack."""
+    """Return the cheapest choice of lanes, tile (with or without `dots`), and operands to pack."""
     strides = weight_strides(problem, forward=True)
     channels = problem.in_channels, problem.out_channels, problem.groups
     element, kernel = computed(problem.dtype), problem.axes[-1].kernel
@@ -111,8 +110,8 @@ def sides_of(problem: Problem, cpu: Cpu, dots: bool) -> Sides:
 
 
 class _Options(NamedTuple):
-    """The tiles of a class of layers, with arrays for the model: taps, cycles of a position, cycles
-    of a position for a single tap, cycles to finish a tap of a block, and number of blocks."""
+    """The tiles for a class of layers, with arrays for the model: taps, cycles per position, cycles
+    per position for a single tap, cycles to finish a block's tap, and number of blocks."""
 
     sides: tuple[Sides, ...]
     taps: Figures
@@ -127,7 +126,7 @@ def _options(
     element: str, channels: tuple[int, int, int], kernel: int, strides: tuple[int, ...],
     dots: float, cpu: Cpu,
 ) -> _Options:  # fmt: skip
-    """Return all tiles with sums that fit in registers; `kernel` counts taps of the last axis."""
+    """Return all tiles whose sums fit in registers; `kernel` counts taps along the last axis."""
     width = cpu.lanes(BYTES[element])
     in_channels, out_channels, groups = channels
     x, g = in_channels // groups, out_channels // groups
@@ -161,7 +160,7 @@ def _options(
 
 
 def _cycles(problem: Problem, options: _Options) -> Figures:
-    """Return the cycles of one thread for each option, without reading or packing operands."""
+    """Return each option's cycles on one thread, without reading or packing operands."""
     last, costs = problem.axes[-1], options.sides[0].tile.costs.weight_grad
     size, taps = max(1, last.size), options.taps
     positions = problem.batch * prod(axis.size for axis in problem.axes)

@@ -1,9 +1,9 @@
-"""The tables of a weight gradient, which driver.py walks.
+"""A weight gradient's tables, which driver.py walks.
 
-A *segment* is the start of a row of the last axis in both panels, for a tap of the outer axes. A
-*run* is a range of positions of a row, for some taps of the last axis. All rows of a spatial block
-have the same runs, and all runs have the same segments. So a tile takes the segments of one outer
-tap and one run. Likewise, a job takes a row of the jobs and a row of the sets.
+A *segment* is the start of a row along the last axis in both panels, for a tap of the outer axes. A
+*run* is a range of positions in a row, for some taps of the last axis. All rows in a spatial block
+have the same runs, and all runs have the same segments. So a tile takes one outer tap's segments
+and one run. Likewise, a job takes a row of the jobs table and a row of the sets table.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ OUTER = ("segments", "count")
 RUN = ("row", "lane", "positions", "tap", "single")
 UNIT = ("blocks", "count", "rows", "rows_count", "lanes", "lanes_count")  # rows, lanes: panels
 PANEL = ("channel", "active")
-STRETCH = ("image", "position", "length", "before")  # before: earlier positions of the panel
+STRETCH = ("image", "position", "length", "before")  # before: earlier positions in the panel
 BLOCK = (
     "sums", "panel", "tap", "count", "entries", "entry_count", "active_rows", "active_lanes", "dw",
 )  # fmt: skip
-"""Channels of both sides and some taps: the offset of the sums, the panel of rows within the unit,
-taps, pairs of an outer tap and a run, active channels, and the offset in dw."""
+"""Channels on both sides and some taps: the sums' offset, the panel of rows within the unit, taps,
+pairs of an outer tap and a run, active channels, and the offset in dw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables by name, and the bytes of a panel of rows and of a panel of lanes."""
+    """The tables by name, and the bytes per panel of rows and per panel of lanes."""
 
     arrays: dict[str, Numbers]
     panel_bytes: tuple[int, int]
 
     @classmethod
     def of(cls, plan: Plan) -> Tables:
-        """Return the tables of a schedule."""
+        """Return a schedule's tables."""
         arrays, panel_bytes = _works(plan)
         starts = np.arange(0, plan.units, plan.units_of_job)
         works = [plan.spatial_blocks_of(number) for number in range(plan.sets)]
@@ -90,7 +90,7 @@ def _units(plan: Plan) -> dict[str, Numbers]:
 
 
 def _panels(plan: Plan) -> dict[str, Numbers]:
-    """Return the first channel of each panel, and the number of its channels."""
+    """Return each panel's first channel and number of channels."""
     tables = []
     for channels, width, blocks in zip(plan.channels, plan.widths, plan.blocks, strict=True):
         count = channels // plan.sides.groups
@@ -105,12 +105,12 @@ def _panels(plan: Plan) -> dict[str, Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand: the packed rows of each range of rows, and the positions of a panel in each
-    range of the last axis.
+    """An operand: the packed rows in each range of rows, and a panel's positions in each range of
+    the last axis.
 
-    `rows` are the numbers of the packed rows, ordered by range, and `starts` each range's first
-    one. `segments` are the rows of the segments, counted within their panels. `begin` and `length`
-    are the first positions and the lengths of the panels.
+    `rows` are the packed rows' numbers, ordered by range, and `starts` each range's first one.
+    `segments` are the segments' rows, counted within their panels. `begin` and `length` are the
+    panels' first positions and lengths.
     """
 
     rows: Numbers
@@ -121,12 +121,12 @@ class _Operand:
 
 
 def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
-    """Return the tables of spatial blocks, and the bytes of a panel of rows and of lanes. A panel
-    has full cache lines and one more, because the last position may be stored past the end."""
+    """Return the tables of spatial blocks, and the bytes per panel of rows and of lanes. A panel
+    has an extra cache line, because the last position may be stored past the end."""
     meetings, *operands = _operands(plan)
     ranges, taps = meetings.shape
     x, g = operands
-    # Panels of equal lengths have the same segments: all panels except those at the ends of rows.
+    # Panels of equal lengths have the same segments: all panels except those at rows' ends.
     lengths, kind = np.unique(np.array([x.length, g.length]), axis=1, return_inverse=True)
     offsets = (
         operand.segments * length[:, None] * stride
@@ -158,13 +158,13 @@ def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
 
 
 def key(number: Numbers, panels: int) -> Numbers:
-    """Return the key of panels in a thread's memory, before the first panel's number is added; 0
-    means no panel."""
+    """Return the key of panels in a thread's memory, before the first panel's number is added. A
+    key of 0 means no panel."""
     return 1 + number * panels
 
 
 def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
-    """Return the counts of segments by range of rows and outer tap, and the operands x and g."""
+    """Return segment counts by range of rows and outer tap, and the operands x and g."""
     axis, reached, count = plan.problem.axes[-1], _reached(plan), plan.rows_together
     ranges = -(-reached.shape[1] // count)
     padded = np.full((len(reached), ranges * count), -1)
@@ -185,7 +185,7 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
     ]  # fmt: skip
     rows, sizes = (number * count + x_row, g_row), (axis.size, axis.out)
     for n, size in enumerate(sizes):
-        if plan.in_place[n]:  # nothing is packed: rows are counted from the operand's first row
+        if plan.in_place[n]:  # nothing is packed: count rows from the operand's first row
             zeros = np.zeros_like(start)
             operands[n] = _Operand(
                 rows[n][:0], np.zeros(ranges + 1, np.int64), rows[n], zeros, zeros + size
@@ -194,7 +194,7 @@ def _operands(plan: Plan) -> tuple[Numbers, _Operand, _Operand]:
 
 
 def _reached(plan: Plan) -> Numbers:
-    """Return the row of g for each tap of the outer axes (first index) and row of x, or -1."""
+    """Return the row of g for each outer tap (first index) and row of x, or -1."""
     problem = plan.problem
     axes = [
         Reads(
@@ -207,12 +207,12 @@ def _reached(plan: Plan) -> Numbers:
 
 
 def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbers]:
-    """Return the stretches of packed rows, by range of positions (first index), and the first
-    stretch of each range of rows.
+    """Return the stretches of packed rows, by range of positions (first index), and each range of
+    rows' first stretch.
 
     With channels first, adjacent full rows of a plane are one stretch, which is transposed in
-    squares. With channels last they are not, because all panels of a row are packed while it is in
-    a cache.
+    squares. With channels last they are separate, because all of a row's panels are packed while it
+    is in a cache.
     """
     *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
     image, row = np.divmod(operand.rows, prod(outer))
@@ -229,10 +229,10 @@ def _stretches(plan: Plan, of_g: int, operand: _Operand) -> tuple[Numbers, Numbe
 
 
 def _runs(plan: Plan, x_begin: Numbers, g_begin: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the runs of the taps of the last axis, and the first run of each range of positions.
+    """Return the runs of the last axis's taps, and each range of positions' first run.
 
     A tile takes all its taps together at positions where all of them meet an output. Before and
-    after that range it takes each tap alone.
+    after that range it takes each tap separately.
     """
     axis, together = plan.problem.axes[-1], plan.sides.tile.taps
     taps = np.arange(axis.kernel).reshape(-1, together)

@@ -1,4 +1,4 @@
-"""The tile of a weight gradient: its class, the cycles of a position, and its code."""
+"""A weight gradient's tile: its class, its cycles per position, and its code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..values import BYTES, I32, I64, Value, vector
 
 TILE = signature(
     "segments* count"  # pairs of byte offsets into the panels
-    " rows* lanes* positions"  # both panels, and the positions of each segment
+    " rows* lanes* positions"  # both panels, and the number of positions in each segment
     " row_step lane_step"  # bytes from one position to the next
     " start* start_row start_tap"  # sums so far
     " out* out_row out_tap"
@@ -23,11 +23,11 @@ TILE = signature(
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The class of a tile: `rows` channels of one side by `vectors` vectors of the other, for
-    `taps` adjacent taps of the last axis, whose numbers of g are `step` bytes apart. Each result
-    has `sums` sums, which take positions in turn: one sum would wait for its previous addition.
+    """A tile's class: `rows` channels of one side by `vectors` vectors of the other, for `taps`
+    adjacent taps of the last axis, whose numbers of g are `step` bytes apart. Each result has
+    `sums` sums, which take positions in turn: one sum would wait for its previous addition.
 
-    A *depthwise* tile is for layers with a group for each channel: it multiplies lanes by lanes.
+    A *depthwise* tile is for layers with one group per channel: it multiplies lanes by lanes.
 
     With `dots`, as in `Cpu`, panels hold pairs of bfloat16: the numbers of a position and of the
     next one. Pairs overlap, so a run may begin anywhere; it reads every second pair.
@@ -44,17 +44,17 @@ class Tile:
 
     @property
     def at_once(self) -> int:
-        """Number of positions that one instruction adds up."""
+        """Number of positions that one instruction sums."""
         return 2 if self.dots else 1
 
     @property
     def sums(self) -> int:
-        """Number of sums of each result, so that at least eight registers are busy."""
+        """Number of sums per result, so that at least eight registers are busy."""
         return ceil(8 / (self.taps * self.rows * self.vectors))
 
     @property
     def width(self) -> int:
-        """Channels along the lanes."""
+        """Number of channels along the lanes."""
         return self.lanes * self.vectors
 
     @property
@@ -69,12 +69,12 @@ class Tile:
 
     @property
     def costs(self) -> Costs:
-        """The cost figures of processors with vectors of this width."""
+        """The cost figures for processors with vectors of this width."""
         return costs_of(self.lanes * BYTES[self.element])
 
     @property
     def cycles(self) -> float:
-        """Cycles of one position: the most of multiply-adds, loads, latency and L2 bandwidth."""
+        """Cycles per position: the maximum for multiply-adds, loads, latency and L2 bandwidth."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
@@ -88,7 +88,7 @@ class Tile:
 
 @compiled("tile", kept=64)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """Emit the function `tile` of one class."""
+    """Emit the function `tile` for a class."""
     with module.function("tile", TILE) as f:
         _emit_tile(f, tile)
 
@@ -135,14 +135,14 @@ def _emit_tile(f: Function, tile: Tile) -> None:
 
 
 def _numbers(tile: Tile) -> list[tuple[int, int, int]]:
-    """Return the tap, the row and the vector of each sum."""
+    """Return each sum's tap, row and vector."""
     return list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
 
 
 def _products(
     f: Function, tile: Tile, row: Value, lane: Value, sums: list[Value], mask: Value | None = None
 ) -> list[Value]:
-    """Add the products of a position, or of a pair of positions under a `mask`."""
+    """Add a position's products, or those of a pair of positions under a `mask`."""
     size, read = BYTES[tile.element], I32 if tile.dots else tile.element
 
     def load(address: Value, kind: str) -> Value:
@@ -164,7 +164,7 @@ def _products(
 
 
 def _lower_half(f: Function, tile: Tile, index: Value) -> Value:
-    """Return a mask of pairs that keeps only the first number if `index` is the last position."""
+    """Return a mask for pairs that keeps only the first number if `index` is the last position."""
     is_last = f.compare("eq", index + 1, f["positions"])
     bits = f.select(is_last, Value(I32, "65535"), Value(I32, "-1"))
     return f.broadcast(bits, tile.lanes)

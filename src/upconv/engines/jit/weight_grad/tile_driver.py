@@ -1,11 +1,11 @@
-"""The functions that the walk calls for a weight gradient on tile registers, by its tables.
+"""The functions that the walk calls for a weight gradient on tile registers.
 
-    job(args, mine, job, set)       packs operands and computes the sums of a job's units, for the
-                                    spatial blocks of a set
-    finish(args, mine, block, _)    adds up the sets' sums of a block, and stores them in dw
+    job(args, mine, job, set)       packs operands and computes the sums of a job's units, for a
+                                    set's spatial blocks
+    finish(args, mine, block, _)    adds the sets' sums of a block, and stores them in dw
 
-A thread's memory `mine` begins with the key of its packed panels of x. The sums of a unit (if there
-is one spatial block), space to transpose a block, panels, and emulated registers follow.
+A thread's memory `mine` begins with the key of its packed panels of x. A unit's sums (if there is
+one spatial block), space to transpose a block, panels, and emulated registers follow.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def tile_driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def _emit_pack_x(module: Module) -> None:
-    """Emit `pack_x`, which packs the panels of x of a unit, unless the thread has them."""
+    """Emit `pack_x`, which packs a unit's panels of x, unless the thread has them."""
     with module.function("pack_x", _PACK_X, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         key = f["number"] * a["keys"] + unit["key"] + 1
@@ -85,7 +85,7 @@ def _emit_pack_x(module: Module) -> None:
             f.store(key, f["mine"])
             with f.loop(0, a["x_parities"]) as parity, f.loop(first, stop) as loop:
                 piece = fields(f, row_of(f, a["pieces"], loop.index, PIECE), PIECE)
-                # Pairs begin at positions of one parity, so half of the first may lie outside.
+                # Pairs begin at positions of one parity, so half of the first may be outside.
                 head = (piece["at"] + parity.index) % 2
                 pair = (piece["at"] + 2 - parity.index) // 2 + -1
                 dst = f["mine"] + a["x_panel"] + parity.index * a["x_parity"] + pair * ROW_BYTES
@@ -93,7 +93,7 @@ def _emit_pack_x(module: Module) -> None:
 
 
 def _emit_pack_g(module: Module) -> None:
-    """Emit `pack_g`, which packs the panels of g of a unit for a phase."""
+    """Emit `pack_g`, which packs a unit's panels of g for a phase."""
     with module.function("pack_g", _PHASE, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         phase = fields(f, f["phase"], PHASE)
@@ -106,7 +106,7 @@ def _emit_pack_g(module: Module) -> None:
 
 
 def _range(f: Function, a: Arguments, number: Value) -> tuple[Value, Value]:
-    """Return the first piece of a panel, and the end of its pieces."""
+    """Return a panel's first piece, and the end of its pieces."""
     row = fields(f, row_of(f, a["ranges"], number, RANGE), RANGE)
     return row["first"], row["first"] + row["count"]
 
@@ -115,7 +115,7 @@ def _copy(
     f: Function, a: Arguments, side: str, piece: dict[str, Value], unit: dict[str, Value],
     dst: Value, position: Value, dst_row: Value, head: Value,
 ) -> None:  # fmt: skip
-    """Call the code that packs a piece for all channels of a unit."""
+    """Call the code that packs a piece for all of a unit's channels."""
     src = a[side] + (piece["image"] * a[f"{side}_image"] + position * a[f"{side}_position"])
     f.call(
         a[f"{side}_copy"], dst, src + unit[side] * a[f"{side}_channel"], unit[f"{side}_count"],
@@ -124,7 +124,7 @@ def _copy(
 
 
 def _emit_products(module: Module) -> None:
-    """Emit `products` for a phase, on as many chunks at once as stay in the first-level cache."""
+    """Emit `products` for a phase, on as many chunks at once as fit in the first-level cache."""
     with module.function("products", _PHASE, exported=False) as f:
         a, unit = ARGUMENTS.reader(f), fields(f, f["unit"], UNIT)
         phase = fields(f, f["phase"], PHASE)

@@ -1,11 +1,11 @@
-"""Positions of a weight gradient on tile registers: one long row for the whole batch.
+"""Positions for a weight gradient on tile registers: one long row for the entire batch.
 
 Along an axis, tap t meets g at s*i + d*t - p = s*j + r, with j = i + q. The numbers of g with the
-same remainder r are a *phase*, and within a phase a tap is a shift q. Rows of x, and of each phase
-of g, lie in one row of flattened positions, with enough zeros between them for every shift. So a
-tap of any rank is one constant shift, and its reduction runs over the whole batch.
+same remainder r are a *phase*, and within a phase a tap is a shift q. The rows of x, and of each
+phase of g, form one row of flattened positions, with enough zeros between them for every shift. So
+a tap of any rank is one constant shift, and its reduction runs over the entire batch.
 
-Zeros meet numbers of the other operand, so all must be finite: the primitive checks the sums.
+Zeros are multiplied by the other operand, which must be finite: the primitive checks the sums.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..tiles.operations import PAIRS
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An axis: each tap's shift and remainder, the count of outputs of each remainder from `first`
-    on, and the padded size `pitch`, in positions of this axis."""
+    """An axis: each tap's shift and remainder, each remainder's count of outputs from `first` on,
+    and the padded size `pitch`, in positions along this axis."""
 
     size: int
     stride: int
@@ -38,7 +38,7 @@ class Line:
 
     @classmethod
     def of(cls, axis: Axis) -> Line:
-        """Return the line of an axis, with enough zeros between rows for its shifts."""
+        """Return an axis's line, with enough zeros between rows for its shifts."""
         offsets = [axis.dilation * tap - axis.crop_begin for tap in range(axis.kernel)]
         shifts = [offset // axis.stride for offset in offsets]
         low, high = min(shifts), max(shifts)
@@ -66,8 +66,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Runs of an operand's numbers, which are `step` positions of an image apart: each run's start
-    in the flattened row, its image, its start in the image, and its length."""
+    """Runs of an operand's numbers, which are `step` image positions apart: each run's start in the
+    flattened row, its image, its start in the image, and its length."""
 
     flat: Numbers
     image: Numbers
@@ -84,7 +84,7 @@ class Rows:
 
 
 class Flat:
-    """The flattened positions of a problem."""
+    """A problem's flattened positions."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -122,13 +122,13 @@ class Flat:
         return [prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
     def rows_of_x(self) -> Rows:
-        """Return the rows of x, merged where no zeros lie between them."""
+        """Return the rows of x, merged if there are no zeros between them."""
         sizes = self._problem.size
         steps = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
         return self._rows(sizes, steps, 0, 1).joined()
 
     def rows_of_g(self, counts: tuple[int, ...]) -> Rows:
-        """Return the rows of a phase of g with `counts` numbers along the axes, at remainder 0."""
+        """Return the rows of a phase of g at remainder 0, with `counts` numbers along the axes."""
         lines = zip(self._lines, self._outputs, strict=True)
         steps = [line.stride * step for line, step in lines]
         begin = _dot([line.first for line in self._lines], steps)
@@ -153,5 +153,5 @@ def _dot(numbers: Any, others: Any) -> int:
 
 @lru_cache(maxsize=64)
 def flat_of(problem: Problem) -> Flat:
-    """Return the flattened positions of a problem, which both the model and the primitive need."""
+    """Return a problem's flattened positions, which both the model and the primitive need."""
     return Flat(problem)

@@ -18,7 +18,7 @@ from ..compile import CODE_BYTES, Code
 from ..correlation import weight_strides
 from ..cpu import Cpu
 from ..kernel_arguments import Blocks
-from ..operands import lying_well, strides
+from ..operands import as_accessible, strides
 from ..rows import Finish, finish_code
 from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, configuration
 from ..transpose import transpose_code
@@ -38,12 +38,12 @@ from .tile_schedule import TilePlan, tile_plan
 from .tile_tables import tables_of
 
 _AT_ONCE = 16
-"""Chunks of 32 positions for which 32 channels of g stay in the first-level cache, at most."""
+"""Maximum chunks of 32 positions for which 32 channels of g fit in the first-level cache."""
 
 
 class TileWeightGrad:
-    """A weight gradient, compiled and laid out. If some sums are not finite, a primitive built by
-    `other` computes it again: infinity or NaN may have been multiplied by a zero between rows."""
+    """A weight gradient, compiled and scheduled. If a sum is not finite, a primitive built by
+    `other` computes everything again: a zero between rows may have met infinity or NaN."""
 
     rounds = True
     """Packing rounds the operands."""
@@ -85,7 +85,7 @@ class TileWeightGrad:
         self.description = str(plan)
 
     def pack(self, weight: Array) -> Array:
-        """Return the weight: a weight gradient packs nothing beforehand."""
+        """Return the weight unchanged: a weight gradient packs nothing beforehand."""
         return weight
 
     def run(self, out: Array, a: Array, b: Any, *_: Maybe) -> None:
@@ -95,7 +95,7 @@ class TileWeightGrad:
         if dw is out and self.problem.accumulate:
             memory.require(out.nbytes, "a copy of the result's old values")
             before = out.copy()
-        x, g = lying_well("x", b, layout), lying_well("grad", a, layout)
+        x, g = as_accessible("x", b, layout), as_accessible("grad", a, layout)
         with Workspace(self.workspace_bytes) as scratch:
             bad = self._blocks.run(
                 self._run, self._threads, "bad", scratch=scratch, stages=scratch + self._stages,
@@ -110,20 +110,20 @@ class TileWeightGrad:
             out[...] = dw
 
     def close(self) -> None:
-        """Close the primitive for results that are not finite."""
+        """Close the fallback primitive, if it has been built."""
         if self._other is not None:
             self._other.close()
 
     def _strides(self, side: str, array: Array) -> dict[str, int]:
-        """Return the address of an operand and its strides. `step` is the stride of positions of x,
-        or of positions of a phase of g."""
+        """Return an operand's address and strides. `step` is the stride between positions of x, or
+        between positions of a phase of g."""
         steps = strides(side, array, self.problem.layout)
         step = steps[f"{side}_position"] * (self.problem.axes[-1].stride if side == "g" else 1)
         return steps | {f"{side}_line": steps[f"{side}_channel"], f"{side}_step": step}
 
 
 def _codes(problem: Problem, cpu: Cpu) -> dict[str, Code]:
-    """Return the code of a class of problems, by argument name."""
+    """Return the code for a class of problems, by argument name."""
     stored = STORED[problem.dtype]
     stride, finish = problem.axes[-1].stride, Finish(FLOAT, stored)
     read = I16 if stored == BFLOAT else stored  # packed as bits
@@ -151,13 +151,13 @@ def _together(channels: int) -> list[int]:
 
 
 def _layout(plan: TilePlan, cpu: Cpu) -> tuple[dict[str, int], int]:
-    """Return the offsets of the parts of a thread's memory, and its bytes.
+    """Return the offsets of the parts of a thread's memory, and its total bytes.
 
-    Rows of a tile of g are an odd number of cache lines apart, so that few rows share a set of the
+    Rows in a tile of g are an odd number of cache lines apart, so that few rows share a set in the
     first-level cache.
     """
     spare = SUMS + (plan.unit_bytes if plan.single else 0)
-    # One line more than positions fill, because vectors may be stored past the last position.
+    # One line more than the positions fill, because vectors may be stored past the last position.
     g_row = (plan.chunks * PAIRS * 2 + ROW_BYTES) | ROW_BYTES
     g_panel = spare + plan.block_bytes
     x_panel = g_panel + 2 * ROWS * g_row + ROW_BYTES  # space for a pair half before the first

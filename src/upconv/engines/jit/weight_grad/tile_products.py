@@ -1,9 +1,9 @@
-"""Panels of a weight gradient on tile registers: packing both operands as bfloat16, and the
-products of one tap.
+"""Panels for a weight gradient on tile registers: packing both operands as bfloat16, and one tap's
+products.
 
-A panel of g has a row for each channel. A panel of x has pairs of positions for 16 channels: pairs
-that begin at even positions, and in a second panel, if needed, pairs at odd positions. Data stored
-as bfloat16 is read as 16-bit integers.
+A panel of g has a row per channel. A panel of x has pairs of positions for 16 channels: pairs that
+begin at even positions, and in a second panel, if needed, pairs that begin at odd positions. Data
+stored as bfloat16 is read as 16-bit integers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..transpose import as_bits, paired, transposed
 from ..values import BFLOAT, I16, I32, Value, vector
 
 PACK = signature(
-    "dst* src* active length zeros"  # of each channel `length` numbers, and zeros after them
+    "dst* src* active length zeros"  # `length` numbers per channel, and zeros after them
     " line step"  # bytes from one channel to the next, and from one number to the next
     " dst_row"  # bytes from one channel of g to the next, or from 16 channels of x to the next
     " head"  # for x: numbers that the first pair lacks
@@ -36,7 +36,7 @@ PRODUCTS = signature(
     " registers*"
 )
 REGISTER_BYTES = REGISTERS * TILE_BYTES
-_UNROLLED = 16  # the largest stride for which shuffles pick numbers from vectors
+_UNROLLED = 16  # maximum stride for which shuffles pick numbers from vectors
 
 
 @compiled("products", kept=8)
@@ -73,7 +73,7 @@ def products_code(module: Module, rows: int, columns: int, cpu: Cpu) -> None:
 
 @compiled("pack", kept=16)
 def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
-    """Pack channels-first data of g: from each row, every `stride`-th number."""
+    """Emit the packing of channels-first g, which takes every `stride`-th number of each row."""
     lanes = cpu.lanes(2) if stride <= _UNROLLED else 1
     with module.function("pack", PACK) as f, f.loop(0, f["active"]) as channel:
         src = f["src"] + channel.index * f["line"]
@@ -81,7 +81,7 @@ def rows_code(module: Module, stored: str, stride: int, cpu: Cpu) -> None:
         with f.loop(0, f["length"] + f["zeros"], lanes) as loop:
             rest = f["length"] - loop.index
             number, to = f.at(src, loop.index * stride, stored), f.at(dst, loop.index, I16)
-            # A full load reads past the last number that it picks, up to where the next one begins.
+            # A full load reads past the last number that it picks, up to where the next begins.
             is_full = rest >= lanes + (1 < stride <= _UNROLLED)
             with f.when(is_full):
                 f.store(_picked(f, stored, stride, lanes, number, None), to)
@@ -114,7 +114,7 @@ def _picked(
 
 @compiled("pack", kept=8)
 def columns_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """Pack channels-last data of g: pairs of positions are transposed as 32-bit numbers."""
+    """Emit the packing of channels-last g, which transposes pairs of positions as 32-bit words."""
     lanes = cpu.lanes(4)
     kind = vector(stored, lanes)
     with module.function("pack", PACK) as f:
@@ -145,7 +145,7 @@ def columns_code(module: Module, stored: str, cpu: Cpu) -> None:
 
 @compiled("pack", kept=8)
 def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """Pack channels-first data of x: pairs of positions are transposed as 32-bit numbers."""
+    """Emit the packing of channels-first x, which transposes pairs of positions as 32-bit words."""
     lanes = cpu.lanes(4)
     kind, words = vector(stored, 2 * lanes), vector(I32, lanes)
     with module.function("pack", PACK) as f:
@@ -176,7 +176,7 @@ def pairs_first_code(module: Module, stored: str, cpu: Cpu) -> None:
 
 @compiled("pack", kept=8)
 def pairs_last_code(module: Module, stored: str, cpu: Cpu) -> None:
-    """Pack channels-last data of x: two positions are interleaved."""
+    """Emit the packing of channels-last x, which interleaves two positions."""
     lanes = cpu.lanes(4)
     kind = vector(stored, lanes)
     with module.function("pack", PACK) as f:
@@ -202,6 +202,6 @@ def pairs_last_code(module: Module, stored: str, cpu: Cpu) -> None:
 
 
 def _pairs_of(f: Function, channel: Value, pair: Value) -> Value:
-    """Return the address of a pair of a channel."""
+    """Return the address of a channel's pair."""
     block = f["dst"] + channel // ROWS * f["dst_row"]
     return block + pair * ROW_BYTES + channel % ROWS * 4

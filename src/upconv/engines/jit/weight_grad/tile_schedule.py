@@ -1,8 +1,8 @@
-"""The schedule of a weight gradient on tile registers.
+"""A weight gradient's schedule on tile registers.
 
-Rows of a tile are channels of g, its columns are channels of x, and it sums over 32 positions. A
+A tile's rows are channels of g, its columns are channels of x, and it sums over 32 positions. A
 *unit* is 32 channels of g with a *part* of the channels of x, and all taps. A job computes some
-units of a *set* of spatial blocks, and packs the data they need into memory of its thread.
+units for a *set* of spatial blocks, and packs the data they need into its thread's memory.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..tiles.operations import PAIRS, ROW_BYTES, ROWS, TILE_BYTES
 from .tile_geometry import Flat, flat_of
 
 _JOBS = 8  # the desired number of jobs
-_SUMS = 4 << 20  # bytes of the sums of all sets
+_SUMS = 4 << 20  # bytes of all sets' sums
 _MAX_TAPS = 1024
-_MAX_FLATTENED = 32  # flattened positions per position of x: products with zeros are bounded
-_BLOCKS = 16, 24, 32, 48  # chunks of a spatial block, at most
+_MAX_FLATTENED = 32  # flattened positions per position of x, to bound products with zeros
+_BLOCKS = 16, 24, 32, 48  # options for the maximum chunks in a spatial block
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
     """The schedule: `sets` sets of `works` spatial blocks of `chunks` times 32 positions. A thread
-    packs `part` blocks of 16 channels of x. `cycles` are those of all threads together."""
+    packs `part` blocks of 16 channels of x. `cycles` are for all threads together."""
 
     flat: Flat
     groups: int
-    x: int  # channels of a group
+    x: int  # channels in a group
     g: int
     taps: int
     sets: int
@@ -43,12 +43,12 @@ class TilePlan:
 
     @property
     def parts(self) -> int:
-        """Number of parts of the channels of x of a group."""
+        """Number of parts into which a group's channels of x are cut."""
         return ceil(ceil(self.x / ROWS) / self.part)
 
     @property
     def units(self) -> int:
-        """Number of units of all groups."""
+        """Number of units in all groups."""
         return self.groups * self.parts * ceil(self.g / (2 * ROWS))
 
     @property
@@ -58,22 +58,22 @@ class TilePlan:
 
     @property
     def jobs(self) -> int:
-        """Number of jobs of a set."""
+        """Number of jobs per set."""
         return min(self.units, ceil(_JOBS / self.sets))
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the sums of 16 by 16 channels."""
+        """Bytes of the sums for 16 by 16 channels."""
         return ROWS * ROW_BYTES * self.taps
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes of the sums of a unit."""
+        """Bytes of a unit's sums."""
         return 2 * self.part * self.block_bytes
 
     @property
     def x_positions(self) -> int:
-        """Positions of a panel of x: a spatial block, and the positions that shifts reach."""
+        """Number of positions in a panel of x: a spatial block's, and those that shifts reach."""
         return self.chunks * PAIRS + self.flat.high - self.flat.low
 
     @property
@@ -83,8 +83,8 @@ class TilePlan:
 
     @property
     def parity_bytes(self) -> int:
-        """Bytes of a panel of x of one parity, an odd number of cache lines. Vectors may be stored
-        up to a tile past the last position."""
+        """Bytes per panel of x and parity, an odd number of cache lines. Vectors may be stored up
+        to a tile past the last position."""
         return (ceil(self.x_positions / 2) * ROW_BYTES + TILE_BYTES) | ROW_BYTES
 
     @property
@@ -101,7 +101,7 @@ class TilePlan:
 def refusal(problem: Problem) -> str | None:
     """Return why tile registers cannot compute a weight gradient, or None."""
     if prod(problem.kernel) > _MAX_TAPS:
-        return f"tiles take at most {_MAX_TAPS} taps"
+        return f"tiles handle at most {_MAX_TAPS} taps"
     positions = problem.batch * prod(problem.size)
     if flat_of(problem).chunks > _MAX_FLATTENED * ceil(positions / PAIRS):
         return "zeros between its rows would make the input many times as long"
@@ -135,7 +135,7 @@ def _plans(problem: Problem, cpu: Cpu) -> Iterator[TilePlan]:
 
 
 def _counted(problem: Problem, plan: TilePlan, cpu: Cpu) -> TilePlan:
-    """Return a plan with its cycles: products, loads and stores of sums, packing, and results."""
+    """Return a plan with its cycles for products, loads and stores of sums, packing, results."""
     costs, blocks = cpu.costs.weight_grad, ceil(plan.x / ROWS) * ceil(plan.g / ROWS)
     tiles = plan.groups * blocks * plan.taps
     spatial = plan.sets * plan.works

@@ -1,8 +1,8 @@
-"""The tables of a weight gradient on tile registers, which tile_driver.py walks.
+"""The tables for a weight gradient on tile registers, which tile_driver.py walks.
 
 A *piece* is a run of an operand's numbers that are consecutive in a panel, with the zeros after
-them; a piece of length 0 has only zeros. Pieces of a panel are in ascending order, since the zeros
-of a piece may reach into the next one, which overwrites them.
+them; a piece of length 0 has only zeros. A panel's pieces are in ascending order, since a piece's
+zeros may reach into the next one, which overwrites them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ UNIT = ("key", "x", "x_count", "g", "g_count", "sums", "blocks", "block_count")
 """The first channels of both operands and their counts, and the unit's blocks of dw."""
 PIECE = ("image", "position", "length", "zeros", "at")
 RANGE = ("first", "count")
-"""The pieces of a panel: of x for each spatial block, then of g for each class of phases."""
+"""A panel's pieces: of x for each spatial block, then of g for each class of phases."""
 PHASE = ("ranges", "position", "taps", "count")
 TAP = ("number", "offset")
-"""A tap, and the bytes from the start of the panel of x to the first pair that it meets."""
+"""A tap, and the bytes from the start of x's panel to the first pair that it meets."""
 TABLES = {
     "jobs": JOB, "sets": SET, "units": UNIT, "blocks": BLOCK, "pieces": PIECE, "ranges": RANGE,
     "phases_of_g": PHASE, "taps": TAP,
@@ -66,7 +66,7 @@ def _units(plan: TilePlan, problem: Problem) -> dict[str, Numbers]:
 
 
 def _positions(plan: TilePlan) -> dict[str, Numbers]:
-    """Return the pieces of all panels, and the phases of g."""
+    """Return all panels' pieces, and the phases of g."""
     flat, spatial = plan.flat, plan.sets * plan.works
     starts = np.arange(spatial) * plan.chunks * PAIRS
     listed = [_pieces(flat.rows_of_x(), starts - flat.high, plan.x_positions)]

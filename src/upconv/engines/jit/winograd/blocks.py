@@ -16,9 +16,9 @@ from .window import Window
 class AxisBlocks(NamedTuple):
     """Blocks of `box` groups of tiles along one axis: a record that native code reads.
 
-    A group has `apart` tiles, with `makes` results of each phase. Pieces read `behind` more groups.
-    The first block reads operands from `first` on. Each block reads `tail` operands in addition to
-    `reads` for each group. The first result has the number `base`.
+    A group has `apart` tiles, with `makes` results per phase. Pieces read `behind` more groups. The
+    first block reads operands from `first` on. Each block reads `tail` operands in addition to
+    `reads` per group. The first result has the number `base`.
     """
 
     box: int = 1
@@ -28,7 +28,7 @@ class AxisBlocks(NamedTuple):
     apart: int = 1
     makes: int = 1
     reads: int = 1  # operands from one group to the next
-    writes: int = 1  # results of all phases from one group to the next
+    writes: int = 1  # results in all phases from one group to the next
     tail: int = 0
     first: int = 0
     size: int = 1
@@ -37,7 +37,7 @@ class AxisBlocks(NamedTuple):
     step: int = 1
     stride: int = 1
     x: int = 0
-    """Bytes from one operand to the next; then the same of packed operands, results and staged
+    """Bytes from one operand to the next; then the same for packed operands, results and staged
     results. The stage has one phase of the outer axes, and all phases of the last axis."""
     packed: int = 0
     y: int = 0
@@ -45,7 +45,7 @@ class AxisBlocks(NamedTuple):
 
     @classmethod
     def of(cls, window: Window, line: Line, transform: Transform, box: int) -> AxisBlocks:
-        """Return the blocks of an axis, without bytes."""
+        """Return an axis's blocks, without bytes."""
         groups, makes = window.groups(transform, line), window.apart * transform.m
         reads, tail = window.step * makes, window.step * window.apart * (transform.r - 1)
         return cls(
@@ -56,19 +56,19 @@ class AxisBlocks(NamedTuple):
 
     @property
     def rest(self) -> int:
-        """Groups of the last block."""
+        """Number of groups in the last block."""
         return self.groups - (self.blocks - 1) * self.box
 
     @property
     def span(self) -> int:
-        """Operands of a full block."""
+        """Number of operands of a full block."""
         return self.tail + self.reads * self.box
 
 
 class Memory:
-    """The memory of a thread, in bytes: packed operands, V, Z, the stage, and transposed results.
+    """A thread's memory, in bytes: packed operands, V, Z, the stage, and transposed results.
 
-    `arguments` are values for the driver.
+    `arguments` are the driver's arguments.
     """
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
@@ -123,7 +123,7 @@ class Memory:
 
 
 def v_row_of(form: Form) -> int:
-    """Bytes from one tile to the next in V.
+    """Return the bytes from one tile to the next in V.
 
     The number of lines is odd, so that rows are not all in the same cache set.
     """
@@ -131,7 +131,7 @@ def v_row_of(form: Form) -> int:
 
 
 def z_row_of(form: Form) -> int:
-    """Bytes from one tile to the next in Z."""
+    """Return the bytes from one tile to the next in Z."""
     return _odd(form.columns * form.item)
 
 

@@ -1,4 +1,4 @@
-"""The candidates of Winograd's algorithm: one for each promising form."""
+"""The candidates of Winograd's algorithm, one for each promising form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..direct import packing_cycles, refused, weight_numbers
 from .schedule import Schedule, forms_of, reduction_of, refusal, schedules
 
 _PREFIX = "winograd "
-_MOST_NUMBERS = 1 << 26  # of a transformed weight that the model may choose
+_MOST_NUMBERS = 1 << 26  # in a transformed weight that the model may choose
 
 
 def candidates(
@@ -20,7 +20,7 @@ def candidates(
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """Return `every` candidate, or those that the model might choose, the fastest first.
 
-    `border` is the cycles of filling the border. `direct` is the cycles of direct sums: without
+    `border` is the number of cycles for filling the border, `direct` for direct sums: without
     `every`, forms that cannot be faster are left out. `prepared`: many runs follow one choice.
     """
     reason = refusal(correlation)
@@ -51,8 +51,8 @@ def candidates(
 
 
 def _packing(correlation: Correlation, plan: Schedule, threads: int, cpu: Cpu) -> float:
-    """Return the cycles of packing the weight: more of them if channels do not fill a vector, or if
-    few taps are transposed at a time."""
+    """Return the cycles for packing the weight: more if channels do not fill a vector, or if few
+    taps are transposed at a time."""
     numbers = weight_numbers(correlation, plan.form.saving[0])
     filled = min(1.0, plan.form.padded / plan.form.lanes)
     taps, by_reduced = correlation.taps, correlation.weight.strides[1]
@@ -74,7 +74,7 @@ def _reason(correlation: Correlation, plan: Schedule) -> str:
 
 def _too_little(correlation: Correlation, least: int) -> str:
     """Return why no form can be faster, or "" if one may be."""
-    # On both sides, phases count as channels.
+    # Phases count as channels on both sides.
     columns = correlation.made * prod(line.stride for line in correlation.lines)
     if min(reduction_of(correlation), columns // correlation.groups) < 2:
         return "with one channel on a side, transforms take longer than the products that they save"
@@ -84,11 +84,11 @@ def _too_little(correlation: Correlation, least: int) -> str:
 
 
 def is_winograd(variant: str) -> bool:
-    """Whether a variant is one of Winograd's algorithm."""
+    """Whether a variant uses Winograd's algorithm."""
     return variant.startswith(_PREFIX)
 
 
 def schedule_of(correlation: Correlation, variant: str, threads: int, cpu: Cpu) -> Schedule:
-    """Return the schedule of the form that a variant names."""
+    """Return the schedule for the form that a variant names."""
     form = forms_of(correlation, cpu)[variant.removeprefix(_PREFIX)]
     return form.schedule(correlation, threads)

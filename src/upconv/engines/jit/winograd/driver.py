@@ -1,9 +1,9 @@
 """The job of Winograd's algorithm: native code that reads tables.
 
-job(args, mine, block, run)   packs and transforms the operands of a block, and for each unit of a
-                              run computes products and moves results to y; `block` is a number
+job(args, mine, block, run)   packs and transforms a block's operands, and for each unit in a run
+                              computes products and moves results to y; `block` is a number
 
-`mine` is the memory of a thread (blocks.py). tables.py explains the fields of records.
+`mine` is the thread's memory (blocks.py). tables.py explains the records' fields.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARGUMENTS = ArgumentLayout(
 
 @compiled("job", kept=8, opt=0)
 def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
-    """Emit `job` for data of one layout."""
+    """Emit `job` for data in one layout."""
     with module.function("clear", signature("dst* nbytes"), exported=False) as f:
         zero = f.constant(vector(I64, cpu.lanes(BYTES[I64])), 0)
         with f.loop(0, f["nbytes"], cpu.vector_bytes) as loop:
@@ -51,8 +51,8 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
 
 
 class _Side:
-    """A block along one axis. Of the operands that it packs, x has [begin, end). Of the results of
-    all its phases, y has [first, stop)."""
+    """A block along one axis. Of the operands that it packs, [begin, end) exist in x. Of the
+    results in all its phases, [first, stop) exist in y."""
 
     def __init__(self, f: Function, axis: Record, block: Value) -> None:
         self.axis, first = axis, block * axis["box"]
@@ -66,21 +66,21 @@ class _Side:
 
 
 def _inside(f: Function, start: Value, count: Value, size: Value) -> tuple[Value, Value]:
-    """Return which of `count` positions from `start` on an array has, as begin and end."""
+    """Return which of `count` positions from `start` on exist in an array, as begin and end."""
     begin = f.min(count, f.max(f.integer(0) - start, 0))
     return begin, f.max(begin, f.min(count, size - start))
 
 
 class _Block:
     """The block that `job` computes: its images, sides and shape, and bytes to its first operand
-    and result, which may lie before those of x and y."""
+    and result, which may precede the beginnings of x and y."""
 
     def __init__(self, f: Function) -> None:
         self.f, self.a = f, ARGUMENTS.reader(f)
         self.run = Record(f, f["outer"], KINDS["runs"])
         number, shape = f.convert("ptrtoint", f["inner"], I64), f.integer(0)
         self.sides, x, y = list[_Side](), f.integer(0), f.integer(0)
-        for i in (2, 1, 0):  # the last axis varies fastest in the number of a block
+        for i in (2, 1, 0):  # the last axis varies fastest in a block's number
             axis = self.record("axes", f.integer(i))
             side = _Side(f, axis, number % axis["blocks"])
             self.sides.insert(0, side)
@@ -93,15 +93,15 @@ class _Block:
         self.x, self.y = x + first * self.a["x_image"], y + first * self.a["y_image"]
 
     def at(self, name: str) -> Value:
-        """The address of a part of the thread's memory."""
+        """Return the address of a part of the thread's memory."""
         return self.f["mine"] + self.a[name]
 
     def record(self, table: str, number: Value) -> Record:
-        """A record of a table."""
+        """Return a table's record with this number."""
         return Record.of(self.f, self.a[table], number, KINDS[table])
 
     def records(self, table: str) -> Value:
-        """The address of the records of the block's shape in a table."""
+        """Return the address of a table's records for the block's shape."""
         return self.record(table, self.shape[table]).address
 
 
@@ -122,7 +122,7 @@ def _emit_zeros(block: _Block) -> None:
 
 
 def _emit_operand(block: _Block, layout: DataLayout) -> None:
-    """Pack the rows of a block and transform its windows, some channels at a time."""
+    """Pack a block's rows and transform its windows, some channels at a time."""
     f, a = block.f, block.a
     x = a["x"] + block.run["group"] * a["reduced"] * a["x_channel"]
     with f.loop(0, a["chunk_count"]) as chunk:
@@ -152,7 +152,7 @@ def _emit_operand(block: _Block, layout: DataLayout) -> None:
 
 @contextmanager
 def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
-    """Loop over the rows of operands that x has, of all images. Yield the offsets of a row in the
+    """Loop over the rows of operands that exist in x, for all images. Yield a row's offsets in the
     packed operands and in x, and its number of operands."""
     f, a, (first, second, last) = block.f, block.a, block.sides
     with (
@@ -167,7 +167,7 @@ def _lines(block: _Block) -> Iterator[tuple[Value, Value, Value]]:
 
 
 def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
-    """Compute the products of all points, transform them back, and move rows of results to y."""
+    """Compute all points' products, transform them back, and move rows of results to y."""
     f, a, shape, group = block.f, block.a, block.shape, block.run["group"]
     chunk, phase = number % a["chunks"], number // a["chunks"]
     u = a["w"] + (group * a["units"] + number) * a["w_unit"]
@@ -207,7 +207,7 @@ def _emit_unit(block: _Block, number: Value, layout: DataLayout) -> None:
 
 @contextmanager
 def _results(f: Function, side: _Side, phase: Value) -> Iterator[tuple[Value, Value]]:
-    """Loop over the results of a phase that y has, along an axis; yield offsets in stage and y."""
+    """Loop over a phase's results along an axis that exist in y; yield offsets in stage and y."""
     stride = side.axis["stride"]
     # Results stride * i + phase from `first` on, up to `stop`.
     first, stop = ((bound + (stride - 1) - phase) // stride for bound in (side.first, side.stop))
@@ -225,7 +225,7 @@ def _emit_result(
     ends = a["bias"] + (a["slopes"] + channel * a["element"]), a["second"]
     y, residual, position = a["y"] + offset, a["residual"] + offset, a["position"]
     if layout is DataLayout.NXC:
-        # If a unit has all channels, a row is one run.
+        # If a unit has all channels, a row is a single run.
         one_run = f.compare("ne", a["one_run"], 0)
         runs, length = f.select(one_run, 1, count), f.select(one_run, count * active, active)
         steps = position, a["y_position"]

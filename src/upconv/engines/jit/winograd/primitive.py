@@ -1,8 +1,8 @@
 """The Winograd primitive: a correlation with fewer products; see schedule.py.
 
-A result may be infinite or NaN although its direct sum is finite: such an operand affects all
-results of its tile, and large numbers may overflow. So the inverse transform checks all results. If
-one is not finite, the direct primitive computes all of them again.
+A result may be infinite or NaN although its direct sum is finite: an infinite or NaN operand
+affects all results of its tile, and large numbers may overflow. So the inverse transform checks all
+results. If one is not finite, the direct primitive computes all of them again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WinogradWeight:
 
 
 class WinogradClass:
-    """The parts that primitives of all sizes share: code, and the orders of weights and biases."""
+    """What primitives of all sizes share: code, and the orders of weights and biases."""
 
     def __init__(
         self, form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
@@ -80,7 +80,7 @@ class WinogradClass:
 
 
 class Winograd(Kernel):
-    """The primitive of a correlation; `direct` builds the direct primitive."""
+    """A correlation's primitive; `direct` builds the direct primitive."""
 
     packs_in_call = False
 
@@ -112,7 +112,7 @@ class Winograd(Kernel):
         self.predicted_cycles = plan.cycles
 
     def pack(self, weight: Array) -> WinogradWeight:
-        """Return the transformed weight, in its order of use."""
+        """Return the transformed weight, in the order in which it is used."""
         return WinogradWeight(super().pack(weight), weight)
 
     def run(
@@ -175,8 +175,8 @@ class Winograd(Kernel):
         return out.copy()
 
     def _by_channel(self, bias: Maybe, slopes: Maybe) -> Array:
-        """Return biases in the order of the inverse transform, then the slopes of PReLU in the same
-        order, or in that of channels if `finish` applies the activation."""
+        """Return biases in the inverse transform's order, then PReLU's slopes in the same order, or
+        in the channels' order if `finish` applies the activation."""
         order = self._class.biases
         biases = np.zeros(len(order), self._class.bias_type)
         if bias is not None:
@@ -189,7 +189,7 @@ class Winograd(Kernel):
 
 
 def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
-    """Return the activation of the inverse transform, and the rest, which `finish` applies."""
+    """Return the activation that the inverse transform applies, and the rest, for `finish`."""
     finish = Finish.of(correlation, correlation.layout)
     if finish.residual or finish.accumulate:
         return NO_ACTIVATION, finish
@@ -201,7 +201,7 @@ def _epilogues(correlation: Correlation) -> tuple[ActivationEpilogue, Finish]:
 def _codes(
     form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
 ) -> dict[str, Code]:
-    """Return the code of the driver, and of the functions that it calls."""
+    """Return the code for the driver, and for the functions that it calls."""
     element, cpu, transforms = form.weight.element, form.cpu, form.transforms
     stored = STORED[form.weight.dtype]
     channels_last = form.layout is DataLayout.NXC
@@ -225,7 +225,7 @@ def _codes(
 
 
 def _points(form: Form) -> Array:
-    """Return, for each point, the count and the numbers of its pieces."""
+    """Return each point's count of pieces, and their numbers."""
     counts = [t.pieces for t in form.transforms]
     numbers = np.arange(prod(counts)).reshape(counts)
     points = np.zeros((form.points, 1 + prod(counts)), np.int64)
@@ -236,7 +236,7 @@ def _points(form: Form) -> Array:
 
 
 def _bias_order(form: Form) -> Array:
-    """Return, for each group, chunk and column, the number of its bias, or one beyond the last."""
+    """Return each column's bias number, by group and chunk, or one beyond the last for none."""
     groups, result_channels = form.weight.groups, form.made
     index = np.arange(form.padded)
     channel = np.arange(form.chunks)[:, None] * form.channels + index

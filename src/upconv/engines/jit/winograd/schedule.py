@@ -1,7 +1,7 @@
 """Schedules of Winograd's algorithm as plain data: transforms, blocks, units.
 
 Axes are cut into groups of tiles (window.py). A *block* is a box of groups whose transformed
-operands stay in the second-level cache, beside the products of a *unit*: some channels of one tuple
+operands stay in the second-level cache, with the products of a *unit*: some channels of one tuple
 of outer phases. A job is some units of a block. docs/winograd.md explains it.
 """
 
@@ -26,11 +26,11 @@ _MOST_POINTS = 64  # of all axes
 _MOST_CHOICES = 6  # promising exact forms to schedule, and as many others
 _CHUNK = 64  # channels that are transformed together
 _MOST_TAPS = 64
-_UNIT = 64  # columns of a unit, about
+_UNIT = 64  # approximate columns of a unit
 
 
 def refusal(correlation: Correlation) -> str | None:
-    """Return why Winograd's algorithm does not compute a correlation, or None."""
+    """Return why Winograd's algorithm cannot compute a correlation, or None."""
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
     windows = windows_of(correlation)
@@ -45,7 +45,7 @@ def refusal(correlation: Correlation) -> str | None:
 
 @lru_cache(maxsize=64)
 def windows_of(correlation: Correlation) -> tuple[Window, ...]:
-    """The window of each axis."""
+    """Return each axis's window."""
     return tuple(map(Window.of, correlation.lines))
 
 
@@ -53,9 +53,9 @@ def windows_of(correlation: Correlation) -> tuple[Window, ...]:
 def schedules(
     correlation: Correlation, threads: int, cpu: Cpu, *, exact: bool = False, most: float = inf
 ) -> tuple[Schedule, ...]:
-    """Return the best schedule of each promising form, the fastest first; () after a `refusal`.
+    """Return each promising form's best schedule, the fastest first, or () if it is refused.
 
-    `exact` leaves out forms that are not exact, and `most` forms that must take more cycles.
+    `exact` leaves out inexact forms, and `most` leaves out forms that must take more cycles.
     """
     if refusal(correlation):
         return ()
@@ -80,7 +80,7 @@ def schedules(
 
 
 def forms_of(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
-    """Return the forms of a correlation's class by their names."""
+    """Return the forms for a correlation's class, by name."""
     return _forms_of(correlation.weight, correlation.layout, windows_of(correlation), cpu)
 
 
@@ -88,7 +88,7 @@ def forms_of(correlation: Correlation, cpu: Cpu) -> dict[str, Form]:
 def _forms_of(
     weight: WeightForm, layout: DataLayout, windows: tuple[Window, ...], cpu: Cpu
 ) -> dict[str, Form]:
-    """Return the forms of a class of layers by their names: all combinations of transforms."""
+    """Return the forms for a class of layers, by name: all combinations of transforms."""
     choices = product(*(transforms_of(window.r) for window in windows))
     forms = [
         Form(weight, layout, windows, transforms, cpu)
@@ -100,10 +100,10 @@ def _forms_of(
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that is decided about one correlation.
+    """All decisions about a correlation.
 
     A block has at most `box` images and groups of tiles along each axis. A job has `units` units.
-    `cycles` assume that the weights are in a cache if they fit it.
+    `cycles` assume that the weights are in a cache if they fit in it.
     """
 
     form: Form
@@ -114,12 +114,12 @@ class Schedule:
 
     @property
     def tiles(self) -> int:
-        """Tiles of a full block."""
+        """Number of tiles in a full block."""
         return prod(self.box) * self.form.residues
 
     @property
     def workspace_bytes(self) -> int:
-        """Approximate bytes of scratch memory of all threads."""
+        """Approximate bytes of all threads' scratch memory."""
         return self.threads * self.tiles * self.form.tile_bytes
 
     def __str__(self) -> str:
@@ -139,19 +139,19 @@ class Cycles(NamedTuple):
 
     inputs: float  # packing and transforming a tile
     results: tuple[float, float]
-    """The inverse transform of a tile for a unit: without and with `shares_sets`."""
+    """A tile's inverse transform for a unit: without and with `shares_sets`."""
     products: tuple[tuple[int, float], ...]
-    """Rows of a register tile, and its cycles for all points of a unit."""
+    """Rows of a register tile, and its cycles for all of a unit's points."""
     stream: float  # reading a unit's weights while products are computed
-    weights: float  # the time of that reading which products do not hide
+    weights: float  # the part of that reading which products do not hide
     beyond: bool  # whether weights come from memory
 
 
 class Form:
-    """A choice of transforms for a class of layers, and everything that depends on no size.
+    """A choice of transforms for a class of layers, and everything independent of sizes.
 
     A unit has `channels` channels, padded to `padded`. The largest register tile of products has
-    `rows` rows of `vectors` vectors. Schedules of all sizes of a class share one object.
+    `rows` rows of `vectors` vectors. Schedules for all sizes in a class share one object.
     """
 
     def __init__(
@@ -165,13 +165,13 @@ class Form:
         # For each point, the number of pieces along each axis.
         axes = [t.pieces_of(w.r) for t, w in zip(transforms, windows, strict=True)]
         self.pieces = [*product(*axes)]
-        self.products = prod(map(sum, axes))  # of a tile, for one reduced and one result channel
+        self.products = prod(map(sum, axes))  # per tile, for one reduced and one result channel
         self.residues = prod(window.apart for window in windows)
         self.item = BYTES[weight.element]
         self.lanes = lanes = cpu.lanes(self.item)
         self.reduced, self.made = weight.reduced // weight.groups, weight.made // weight.groups
         self.reduction = self.reduced * prod(window.step for window in windows)
-        # Channels that are transformed together: whole vectors.
+        # Channels that are transformed together: entire vectors.
         self.chunk = min(_CHUNK, ceil(self.reduced / lanes) * lanes)
         self.channels, self.padded = _unit(self.made, windows[-1].stride, layout, lanes)
         self.chunks = ceil(self.made / self.channels)
@@ -180,7 +180,7 @@ class Form:
         counts = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
         self.vectors = next(n for n in counts if self.columns // lanes % n == 0)
         self.rows = cpu.sums(self.vectors) // self.vectors
-        # Rows of the register tiles: with four sizes, most numbers of tiles leave few rows idle.
+        # The register tiles' rows: with four sizes, most numbers of tiles leave few rows idle.
         sizes = {ceil(self.rows * part / 13) for part in (13, 10, 8, 6)}
         self.sizes = tuple(sorted(sizes, reverse=True))
         self.piece_bytes = self.reduction * self.vectors * lanes * self.item  # of one panel
@@ -188,27 +188,27 @@ class Form:
         self.panel_bytes = prod(transform.pieces for transform in transforms) * self.piece_bytes
         self.point_bytes = self.panels * self.panel_bytes
         self.unit_bytes = self.points * self.point_bytes
-        # One more line per row keeps rows out of each other's cache sets.
+        # An extra line per row keeps rows out of each other's cache sets.
         numbers = self.points * (self.reduction + self.columns + lanes) + self.columns
         self.tile_bytes = self.item * numbers
         self.estimate = self.products * self.reduction + cpu.costs.winograd.point * self.points
-        """Work of a tile for one result channel, by which forms are ordered."""
+        """A tile's work for one result channel, by which forms are ranked."""
 
     @property
     def growth(self) -> float:
-        """Rounding errors relative to those of direct sums, by the model."""
+        """Predicted rounding errors relative to those of direct sums."""
         return max(1.0, prod(transform.growth for transform in self.transforms))
 
     @property
     def saving(self) -> tuple[int, int]:
-        """Products of a tile and of direct sums, for one reduced and one result channel."""
+        """Products in a tile and in direct sums, for one reduced and one result channel."""
         pairs = zip(self.transforms, self.windows, strict=True)
         phases = prod(window.stride * window.step for window in self.windows)
         return self.products * phases, prod(t.m * len(window.taps) for t, window in pairs)
 
     @cached_property
     def cycles(self) -> Cycles:
-        """The model of this form's cycles."""
+        """The cost model for this form."""
         costs, kernel, across = self.cpu.costs, self.cpu.costs.winograd, self.columns // self.lanes
         outputs = prod(transform.m for transform in self.transforms)
         pack = kernel.pack_rows if self.layout is DataLayout.NCX else kernel.pack
@@ -241,13 +241,13 @@ class Form:
 
     @cached_property
     def runs(self) -> set[tuple[int, int]]:
-        """Options for a job: its units, and the number of jobs of a block."""
+        """Options for a job: its units, and the number of jobs per block."""
         units = [ceil(self.units / runs) for runs in (1, 2, 4, self.units)]
         return {(n, ceil(self.units / n) * self.weight.groups) for n in units}
 
     @cached_property
     def _least(self) -> float:
-        """Least cycles of one tile of each residue."""
+        """Minimum cycles for one tile of each residue."""
         model = self.cycles
         unit = min(cycles / rows for rows, cycles in model.products) + model.results[0]
         return self.weight.groups * (self.units * unit + model.inputs) * self.residues
@@ -258,7 +258,7 @@ class Form:
         return [window.groups(transform, line) for window, transform, line in axes]
 
     def least_cycles(self, correlation: Correlation, threads: int) -> float:
-        """Return a lower bound of the cycles of all schedules, as if every tile were useful."""
+        """Return a lower bound of all schedules' cycles, as if every tile were useful."""
         return self._least * correlation.batch * prod(self.groups(correlation.lines)) / threads
 
     def schedule(self, correlation: Correlation, threads: int) -> Schedule:
@@ -279,7 +279,7 @@ class Form:
         options = []
         for box in {_box(counts, max(1, n)) for n in rooms}:
             results, multiplied, transformed = self._counts(box)
-            # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
+            # With a large dilation a group may not fit: 64 channels, d = 32 along two axes.
             over = transformed * self.tile_bytes / l2
             slower = 1 + costs.overflow * log2(max(1, over)) + (over * l2 > l3)
             blocks = prod([-(-n // b) for n, b in zip(counts, box, strict=True)])
@@ -293,10 +293,10 @@ class Form:
         return Schedule(self, box, units, min(threads, jobs), cycles)
 
     def _counts(self, box: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the tiles of a block, the tiles with products, and the transformed tiles.
+        """Return a block's numbers of tiles, of tiles with products, and of transformed tiles.
 
-        Pieces read transformed tiles beyond the block. Those between its tiles get products too,
-        which are useless; the last ones get none.
+        Pieces read transformed tiles beyond the block. Products are also computed, uselessly, for
+        those between the block's tiles, but not for the last ones.
         """
         behind, count = 0, 1
         for n, window, t in zip(box[:0:-1], self.windows[::-1], self.transforms[::-1], strict=True):
@@ -306,18 +306,18 @@ class Form:
 
 
 def _unit(result_channels: int, stride: int, layout: DataLayout, lanes: int) -> tuple[int, int]:
-    """Return the channels of a unit, and their padded number: all phases of a q fill vectors."""
+    """Return a unit's channels, and their padded number: all phases of a q fill vectors."""
     step = lanes // gcd(lanes, stride)
     wanted = max(step, _UNIT // stride // step * step)
     if wanted < lanes <= result_channels and layout is DataLayout.NCX:
-        wanted = lanes  # squares of so many channels are transposed
+        wanted = lanes  # squares with this many channels are transposed
     chunks = ceil(result_channels / wanted)
     channels = min(result_channels, ceil(ceil(result_channels / chunks) / step) * step)
     return channels, ceil(channels / step) * step
 
 
 def _box(counts: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return a box of at most `size` groups: as many as possible of the last axis, then others."""
+    """Return a box of at most `size` groups, with as many as possible along the last axis."""
     box: list[int] = []
     for count in reversed(counts):
         most = max(1, min(count, size))
@@ -328,7 +328,7 @@ def _box(counts: Sequence[int], size: int) -> tuple[int, ...]:
 
 
 def _additions(axes: list[Stages]) -> int:
-    """Addition count of a transform by the matrices of each axis."""
+    """Return a transform's number of additions, given each axis's matrices."""
     sizes, total = [stages.columns for stages in axes], 0
     for axis, stages in reversed(list(enumerate(axes))):
         for rows, additions in stages.additions:
@@ -339,13 +339,13 @@ def _additions(axes: list[Stages]) -> int:
 
 
 def reduction_of(correlation: Correlation) -> int:
-    """Reduced channels times the phases of operands."""
+    """Return the number of reduced channels times operand phases."""
     steps = prod(line.step for line in correlation.lines)
     return correlation.reduced // correlation.groups * steps
 
 
 def shares_sets(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether the channels of results lie so far apart that they share sets of the second-level
-    cache. Rows of 512x512 results took twice as long to write (fcn8s_final)."""
+    """Whether result channels are so far apart that they share sets in the second-level cache. Rows
+    of 512x512 results took twice as long to write (fcn8s_final)."""
     channel = prod(correlation.result_size) * correlation.dtype.itemsize
     return correlation.layout is DataLayout.NCX and channel % cpu.costs.winograd.set_bytes == 0

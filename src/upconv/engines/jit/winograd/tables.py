@@ -1,8 +1,8 @@
-"""The tables of a correlation by Winograd's algorithm: axes, shapes of blocks, tiles, jobs.
+"""The tables for a correlation by Winograd's algorithm: axes, shapes of blocks, tiles, jobs.
 
-A record of an axis says where its blocks lie in x and y; native code clips a block at the ends of
-both. The last block of an axis may have fewer groups of tiles. A *shape* says for each axis whether
-a block has fewer. Records of tiles hold bytes from the beginning of a block. So tables grow with
+An axis's record says where its blocks are in x and y; native code clips a block at the ends of
+both. An axis's last block may have fewer groups of tiles. A *shape* says for each axis whether a
+block has fewer. Tiles' records count bytes from the beginning of a block. So tables grow with
 shapes, not with blocks.
 
 There are always three axes and the images; missing axes come first, with one position each.
@@ -28,20 +28,20 @@ from .schedule import Schedule
 
 KINDS: dict[str, np.dtype[Any]] = {
     "axes": record(" ".join(AxisBlocks._fields)),
-    # Windows of all tiles; tiles with results; offsets of pieces; last rows without products.
+    # All tiles' windows; tiles with results; pieces' offsets; last rows without products.
     "shapes": record("windows window_count tiles tile_count shifts behind"),
     "windows": record("packed"),
-    # Offsets of the products and the results of a tile.
+    # Offsets of a tile's products and results.
     "tiles": record("product stage"),
     "shifts": record("v"),
-    # The units of a job, all of one group.
+    # A job's units, all in one group.
     "runs": record("group first count"),
 }
-"""The types of the records of each table."""
+"""Each table's record type."""
 
 
 class Tables:
-    """The tables of a schedule, one after another, and the `arguments` that depend on sizes."""
+    """A schedule's tables, one after another, and the `arguments` that depend on sizes."""
 
     def __init__(self, correlation: Correlation, plan: Schedule) -> None:
         self.memory = memory = Memory(correlation, plan)
@@ -61,11 +61,11 @@ class Tables:
 Axes = tuple[AxisBlocks, ...]
 
 
-@lru_cache(maxsize=128)  # layers of a model may differ only in their epilogues
+@lru_cache(maxsize=128)  # a model's layers may differ only in their epilogues
 def _listed(
     axes: Axes, v_row: int, z_row: int, runs: tuple[int, int, int]
 ) -> tuple[Numbers, dict[str, tuple[int, int]]]:
-    """Return all tables, one after another, and the begin and end of each."""
+    """Return all tables, one after another, and where each begins and ends."""
     tables = {"axes": [np.array(axes)], **_shapes(axes, v_row, z_row), "runs": [_runs(*runs)]}
     stops = [
         *accumulate((sum(part.size for part in parts) for parts in tables.values()), initial=0)
@@ -75,7 +75,7 @@ def _listed(
 
 
 def _shapes(axes: Axes, v_row: int, z_row: int) -> dict[str, list[Numbers]]:
-    """Return the shapes, numbered by a bit for each axis, and the tables of their tiles."""
+    """Return the shapes, numbered by a bit per axis, and the tables of their tiles."""
     parts: dict[str, list[Numbers]] = {"windows": [], "tiles": [], "shifts": []}
     shapes, by_counts = list[tuple[int, ...]](), dict[tuple[int, ...], tuple[int, ...]]()
     firsts = 0, 0, 0
@@ -96,7 +96,7 @@ def _tiles(
     axes: Axes, counts: Sequence[int], v_row: int, z_row: int
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Return the tables of a block of `counts` groups: windows of an image's tiles, including those
-    beyond the block that pieces read; products and results of its tiles; offsets of pieces."""
+    beyond the block that pieces read; its tiles' products and results; pieces' offsets."""
     pairs = [*zip(axes, counts, strict=True)]
     _, second, last = ((count + axis.behind) * axis.apart for axis, count in pairs)
     tile_steps = second * last, last, 1
@@ -114,7 +114,7 @@ def _tiles(
 
 
 def _runs(groups: int, count: int, units: int) -> Numbers:
-    """Return runs of at most `units` of the `count` units of each group."""
+    """Return runs of at most `units` of each group's `count` units."""
     group, first = (side.ravel() for side in np.mgrid[0:groups, 0:count:units])
     return np.stack([group, first, np.minimum(units, count - first)], 1)
 

@@ -1,10 +1,10 @@
-"""The inner loops of Winograd's algorithm: transforms, and products of matrices between them.
+"""The inner loops of Winograd's algorithm: transforms, and matrix products between them.
 
     input(...)      transforms windows of a block's packed operands into V[point][tile][reduction]
-    products(...)   Z[point] = V[point] U[point], a product of matrices for one point
+    products(...)   Z[point] = V[point] U[point], a matrix product for one point
     inverse(...)    transforms columns of Z back, adds the bias, and writes rows of results
 
-Their data is the memory of a thread, in its second-level cache. Vectors run along channels.
+Their data is in the thread's memory, in its second-level cache. Vectors run along channels.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ Matrices = tuple[tuple[Matrix, ...], ...]
 _INPUT = signature(
     "src* dst*"
     " tiles* count"  # offset of each tile's window
-    " vectors step_0 step_1"  # bytes from one position of a window to the next along the outer axes
+    " vectors step_0 step_1"  # bytes between a window's positions along the outer axes
     " point row"  # bytes from one point to the next, and from one tile
 )
 _PRODUCTS = signature(
     "v* u* z*"
-    " pieces*"  # the count and the numbers of this point's pieces
-    " shifts*"  # for each piece, bytes from its own tile to the tile that it reads
-    " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
+    " pieces*"  # this point's count of pieces, and their numbers
+    " shifts*"  # for each piece, bytes from the computed tile to the tile that it reads
+    " piece_bytes panel_bytes"  # of a panel's piece, of a panel
     " channels panels z_row"
-    " groups*"  # the count of groups with each number of rows
+    " groups*"  # counts of groups by number of rows
 )
 _INVERSE = signature(
     "src* dst*"
     " tiles* count"  # offsets of each tile's products and results
-    " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
+    " vectors bias* step_0 step_1 step_2"  # step_2: bytes from one q to the next on the last axis
     " point bad*"  # `bad` is set to 1 if a result is not finite
-    " slopes"  # bytes from a bias to its slope of PReLU, if there is one
+    " slopes"  # bytes from a bias to its PReLU slope, if there is one
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The class of register tiles: one for each number in `rows`, by `vectors` vectors. Rows of V
-    are `row_stride` bytes apart. `pieces` says that some sums have several pieces."""
+    """A class of register tiles: one for each number in `rows`, by `vectors` vectors. Rows of V are
+    `row_stride` bytes apart. `pieces` says that some sums have several pieces."""
 
     element: str
     lanes: int
@@ -65,7 +65,7 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """The class of an inverse transform: the matrix of each axis, and the activations."""
+    """An inverse transform's class: each axis's matrices, and the activations."""
 
     element: str
     matrices: Matrices
@@ -74,11 +74,11 @@ class Inverse:
 
 @compiled("products", kept=64)
 def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
-    """Emit `products` of one class.
+    """Emit `products` for a class.
 
-    The groups of a panel prefetch the next panel together, each a part, so that the products of all
-    hide the wait. When each group prefetched all of it, the first waited for memory: layers with 16
-    tiles whose weights no cache holds took 1.3 times as long (Xeon, 2026-11-27).
+    A panel's groups prefetch the next panel together, each a part, so that all their products hide
+    the wait. When the first group prefetched all of it, it waited for memory: layers with 16 tiles
+    whose weights no cache holds took 1.3 times as long (Xeon, 2026-11-27).
     """
     with module.function("products", _PRODUCTS) as f:
         counts = [f.word(f["groups"], i) for i in range(len(kind.rows))]
@@ -97,8 +97,8 @@ def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
 
 @lru_cache(maxsize=64)
 def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
-    """Return, for each number of tiles up to `most`, the fastest counts of groups by their rows.
-    A group takes the time of at least eight sums, because multiply-adds wait for the one before."""
+    """Return, for each number of tiles up to `most`, the fastest counts of groups by their rows. A
+    group takes at least as long as eight sums, because multiply-adds wait for the previous one."""
     times = [max(20 * n, 160 // vectors) + 7 for n in rows]
     best = [(0, (0,) * len(rows))]
     for tiles in range(1, most + 1):
@@ -113,7 +113,7 @@ def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
 def _emit_group(
     f: Function, kind: Products, rows: int, which: tuple[Value, Value], ahead: tuple[Value, Value]
 ) -> None:
-    """Emit the sums of all pieces for a group of rows, and store them in Z.
+    """Emit all pieces' sums for a group of rows, and store them in Z.
 
     `which`: the panel and the first row. `ahead`: bytes from the weights to those to prefetch, and
     from one prefetch to the next.
@@ -143,7 +143,7 @@ def _emit_group(
 def _product(
     f: Function, kind: Products, rows: int, step: Value, carried: list[Value]
 ) -> list[Value]:
-    """Emit the products of one piece; return the sums of the register tile.
+    """Emit one piece's products; return the register tile's sums.
 
     `carried` are the addresses of weights, rows and weights to prefetch, and the earlier sums. For
     each vector of weights there is one prefetch, `step` bytes after the last one.
@@ -167,7 +167,7 @@ def _product(
 
 @compiled("input", kept=64)
 def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu: Cpu) -> None:
-    """Emit `input` of one class, with `step` bytes between positions along the last axis."""
+    """Emit `input` for a class, with `step` bytes between positions along the last axis."""
     lanes = cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]
     *outer, last = (len(stages[0][0]) for stages in matrices)
@@ -188,7 +188,7 @@ def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu:
 
 @compiled("inverse", kept=64)
 def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
-    """Emit `inverse` of one class."""
+    """Emit `inverse` for a class."""
     lanes = cpu.lanes(BYTES[kind.element])
     line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
     points = [len(stages[0][0]) for stages in kind.matrices]
@@ -223,8 +223,7 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
-    """Return all tuples of positions along the outer axes, of which there are 0 to 2, and their
-    addresses."""
+    """Return all tuples of positions along the 0 to 2 outer axes, with their addresses."""
     steps = ("step_0", "step_1")[2 - len(outer) :] if outer else ()
     lines: list[tuple[tuple[int, ...], Value]] = [((), start)]
     for count, step in zip(outer, steps, strict=True):
@@ -241,7 +240,7 @@ Vectors = dict[tuple[int, ...], Value]
 
 
 def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matrix]]) -> Vectors:
-    """Multiply vectors, which have an index along each axis, by the matrices of each axis."""
+    """Multiply vectors, which have an index along each axis, by each axis's matrices."""
     for axis in reversed(range(len(matrices))):
         for matrix in matrices[axis]:
             products = {}
@@ -249,15 +248,15 @@ def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matr
                 column = [numbers.get((*before, i, *after)) for i in range(len(matrix[0]))]
                 for i, row in enumerate(matrix):
                     terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
-                    if terms:  # points that no tap needs have no terms
+                    if terms:  # points that no tap needs have none
                         products[(*before, i, *after)] = _combined(f, terms)
             numbers = products
     return dict(sorted(numbers.items()))
 
 
 def _combined(f: Function, terms: list[tuple[Fraction, Value]]) -> Value:
-    """Return the sum of vectors times factors."""
-    terms = sorted(terms, key=lambda term: term[0] != 1)  # a vector that is just added comes first
+    """Return a sum of vectors times factors."""
+    terms = sorted(terms, key=lambda term: term[0] != 1)  # a vector with factor 1 comes first
     factor, total = terms[0]
     if factor != 1:
         total = total * f.constant(total.type, float(factor))

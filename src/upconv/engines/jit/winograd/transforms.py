@@ -9,14 +9,14 @@ matrices (Toom and Cook; transposed as in Lavin and Gray, https://arxiv.org/abs/
     G[p][k] = a_p^k / prod (a_p - a_l) n x r, for infinity 1 in the last column; l runs over l != p
     B[p]    = coefficients of the product over l != p of (x - a_l), for infinity over all l
 
-The matrices are computed in fractions, without rounding. The points are 0 and powers of two with
+The matrices are computed as fractions, without rounding. The points are 0 and powers of two with
 either sign, so A and B are exact in floating point. Weights are multiplied by G once, in float64.
 
 Longer correlations are *nested*: an inner F(R, R) correlates blocks of R numbers, and an outer
-F(m, r) correlates the blocks. Together they are F(mR, rR), with the product of both numbers of
-points. F(2, 2) of F(2, 2) has 9 products instead of 16, and matrices of 0, 1 and -1; F(4, 4) has 7
-products and larger errors. The outer one may be a sum of P *pieces*, F(1, P). The pieces of a tile
-read the transforms of that tile and of the next P - 1. They are added before the inverse transform.
+F(m, r) correlates the blocks. Together they are F(mR, rR), and their numbers of points multiply.
+F(2, 2) of F(2, 2) has 9 products instead of 16, and matrices of 0, 1 and -1; F(4, 4) has 7 products
+and larger errors. The outer one may be a sum of P *pieces*, F(1, P). A tile's pieces read the
+transforms of that tile and of the next P - 1. They are added before the inverse transform.
 
 With several axes, the matrices are Kronecker products: one axis is transformed after another.
 """
@@ -34,21 +34,21 @@ from ....properties import cached_property
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 _POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2))
-"""The points in order of use. Of all that were tried, these give F(4, 2) and F(4, 3) the least
-`growth`. With -2 instead of -1/2, that of F(4, 3) is 1.7 times as large."""
+"""The points in order of use. Of all that were tried, these give F(4, 2) and F(4, 3) the smallest
+`growth`. With -2 instead of -1/2, F(4, 3) has 1.7 times as much."""
 
 
 class Stages(tuple[Matrix, ...]):
     """Matrices that are applied one after another.
 
-    They are keys of compiled code. Hashing and comparing fractions takes long, so they are hashed
-    once, and `of` returns one object for equal matrices.
+    They are keys of compiled code. Hashing and comparing fractions is slow, so they are hashed
+    once, and `of` returns the same object for equal matrices.
     """
 
     @classmethod
     @cache
     def of(cls, *matrices: Matrix) -> Stages:
-        """Return the stages of these matrices."""
+        """Return the stages with these matrices."""
         return cls(matrices)
 
     @cached_property
@@ -60,12 +60,12 @@ class Stages(tuple[Matrix, ...]):
 
     @property
     def columns(self) -> int:
-        """Length of the vectors that the first matrix takes."""
+        """Length of the first matrix's input vectors."""
         return len(self[0][0])
 
     @cached_property
     def additions(self) -> tuple[tuple[int, int], ...]:
-        """The rows of each matrix, and the additions of a product by it."""
+        """Each matrix's number of rows, and the additions in a product by it."""
         return tuple(
             (len(matrix), sum(sum(map(bool, row)) - 1 for row in matrix)) for matrix in self
         )
@@ -73,10 +73,10 @@ class Stages(tuple[Matrix, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """A correlation of r taps along one axis, in `pieces` of r / pieces taps.
+    """A correlation with r taps along one axis, in `pieces` of r / pieces taps.
 
-    `a` and `b` are stages; `g` is the matrix of one piece. Transforms compare by identity. Figures
-    for the cost model are computed once, because fractions are slow.
+    `a` and `b` are stages; `g` is one piece's matrix. Transforms compare by identity. Figures for
+    the cost model are computed once, because fractions are slow.
 
     >>> print(Transform.of(2, 2))
     F(2,2)
@@ -137,7 +137,7 @@ class Transform:
         )
 
     def in_pieces(self, pieces: int) -> Transform:
-        """Return the sum of `pieces` of this transform, for as many times the taps.
+        """Return the sum of `pieces` copies of this transform, for that many times the taps.
 
         >>> Transform.of(3, 3).in_pieces(4).name
         'F(1,4)*F(3,3)'
@@ -158,33 +158,33 @@ class Transform:
         return replace(self, a=Stages.of(columns, *more), g=g, b=Stages.of(*before, rows))
 
     def pieces_of(self, r: int) -> tuple[int, ...]:
-        """Return, for each point, the number of pieces that r taps need."""
+        """Return how many pieces r taps need at each point."""
         rest = r - (self.pieces - 1) * self.r // self.pieces
         return tuple(self.pieces - (first >= rest) for first in self._first_taps)
 
     @cached_property
     def _first_taps(self) -> tuple[int, ...]:
-        """For each point, the first tap of a piece that it sums."""
+        """The first tap in a piece that each point sums."""
         return tuple(next(k for k, number in enumerate(row) if number) for row in self.g)
 
     @property
     def points(self) -> int:
-        """Products of a piece, for m outputs."""
+        """Number of products in a piece, for m outputs."""
         return len(self.g)
 
     @cached_property
     def exact(self) -> bool:
         """Whether "auto" may choose it: G and A have no fractions but halves, so errors are about
-        those of direct sums, and small integers give exact results."""
+        as large as in direct sums, and small integers give exact results."""
         numbers = (n for matrix in (self.g, *self.a) for row in matrix for n in row)
         return all(number.denominator <= 2 for number in numbers)
 
     @cached_property
     def growth(self) -> float:
-        """Rounding errors of random data relative to those of direct sums, by a model.
+        """Predicted rounding errors for random data, relative to those of direct sums.
 
-        The error of a sum grows with its length. B and G enlarge the factors of each point's
-        products, and A sums the points.
+        A sum's error grows with its length. B and G enlarge the factors of each point's products,
+        and A sums the points.
         """
         points = [_dot(g, g) * _dot(b, b) for g, b in zip(self.g, _multiplied(self.b), strict=True)]
         squares = [_dot([number**2 for number in row], points) for row in _multiplied(self.a)]
@@ -201,7 +201,7 @@ class Transform:
 
 
 def named(transforms: Sequence[Transform]) -> str:
-    """Return the name of the transforms of all axes.
+    """Return the name of all axes' transforms.
 
     >>> named((Transform.of(2, 2), Transform.of(3, 2)))
     'F(2,2)xF(3,2)'
@@ -240,7 +240,7 @@ def _kronecker(x: Matrix, y: Matrix) -> Matrix:
 
 
 def _overlapping(matrix: Matrix, size: int) -> Matrix:
-    """Return the matrix for blocks of 2 * size - 1 numbers, each `size` after the previous one."""
+    """Return the matrix for blocks of 2 * size - 1 numbers that begin every `size` numbers."""
     width = 2 * size - 1
     rows = [[Fraction(0)] * (len(matrix[0]) * size + size - 1) for _ in range(width * len(matrix))]
     for p, row in enumerate(matrix):

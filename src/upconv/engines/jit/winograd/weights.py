@@ -1,8 +1,8 @@
-"""The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use.
+"""A correlation's weight as Winograd's algorithm reads it: transformed, in the order of use.
 
     pack(args)   run by every thread: takes jobs, each some reduced channels of a chunk of results.
-                 A job transposes their taps into T[channel][tap][made channel], which caches hold.
-                 Then it multiplies the taps by G and writes contiguous runs of rows.
+                 A job transposes their taps into T[channel][tap][made channel], which fits in
+                 caches. Then it multiplies the taps by G and writes contiguous runs of rows.
 
 Sums are computed in float64, then rounded once.
 """
@@ -38,13 +38,13 @@ _ARGUMENTS = ArgumentLayout(
     " element stored",  # bytes of a number in T and in the weight
     counters="next next_thread bad",
 )
-_RUN = 6  # phase of operands, bytes in dst and in T, length, first term and end of the terms
-_TAPS_BYTES = 64 << 10  # of T, if it has several channels
+_RUN = 6  # operand phase, bytes in dst and in T, length, first term and end of the terms
+_TAPS_BYTES = 64 << 10  # size of T, if it has several channels
 
 
 class Weights:
     """The order of a transformed weight: [group][unit][point][panel][piece][reduction][panel's
-    columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
+    columns], where reduction is [chunk][operand phase][reduced channel in the chunk]."""
 
     def __init__(self, form: Form) -> None:
         item, element = form.item, form.weight.element
@@ -93,7 +93,7 @@ class Weights:
 
 
 class _Taps:
-    """The order of taps in T: each channel has `count` taps, with `steps` along each axis. The next
+    """The order of taps in T: each channel has `count` taps, with `steps` along the axes. The next
     channel begins after `lines` taps.
 
     Adjacent taps are transposed in `squares`; others are gathered by their `numbers`.
@@ -101,7 +101,7 @@ class _Taps:
 
     def __init__(self, form: Form) -> None:
         _, by_reduced, by_made, *by_tap = form.weight.strides
-        # The part of the kernel that windows use, along each axis.
+        # The part of the kernel that windows use along each axis.
         kernel = [
             1 + max((index for *_, index in window.taps), default=0) for window in form.windows
         ]
@@ -119,8 +119,8 @@ class _Taps:
 
 
 def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
-    """Return the runs of each channel that `pack` writes (`_RUN`), and the terms of their sums:
-    bytes from a channel's first tap, and factors.
+    """Return each channel's runs that `pack` writes (`_RUN`), and the terms of their sums: bytes
+    from a channel's first tap, and factors.
 
     Each phase, point, piece, and part of a unit's columns within a panel has a run. `steps` are the
     bytes from one tap to the next along each axis.
@@ -130,7 +130,7 @@ def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
     for window, transform, step in zip(form.windows, form.transforms, steps, strict=True):
         indices, numbers = _terms(window, transform)
         taps, factors = _outer(np.add, taps, indices * step), _outer(np.multiply, factors, numbers)
-    # The phases of results along the last axis lie side by side, in the columns of a unit.
+    # The result phases along the last axis are adjacent, in a unit's columns.
     stride = form.windows[-1].stride
     parts = _parts(stride, form.padded, form.vectors * form.lanes)
     shape = (-1, stride, *taps.shape[1:])
@@ -149,7 +149,7 @@ def _runs(form: Form, steps: list[int]) -> tuple[Numbers, Numbers, Array]:
 
 
 def _parts(phases: int, padded: int, panel: int) -> Numbers:
-    """Return the columns of a unit, cut at the ends of phases and panels: each part's phase, first
+    """Return a unit's columns, cut at the ends of phases and panels: each part's phase, first
     channel, panel, column in the panel, and number of columns."""
     end = phases * padded
     cuts = np.union1d(np.arange(0, end, padded), np.arange(0, end, panel))
@@ -158,8 +158,8 @@ def _parts(phases: int, padded: int, panel: int) -> Numbers:
 
 
 def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
-    """Return the taps of an axis by phase of results, phase of operands, point and piece, and their
-    factors, which may be zero."""
+    """Return an axis's taps by result phase, operand phase, point and piece, and their factors,
+    which may be zero."""
     count = transform.r // transform.pieces
     shape = window.stride, window.step, transform.points, transform.pieces, count
     taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
@@ -185,7 +185,7 @@ def packing_code(
     module: Module, element: str, step: int, squares: bool, past: bool, cpu: Cpu
 ) -> None:
     """Emit `pack(args)`, for `step` numbers at a time. `squares` says that taps are adjacent, and
-    `past` that the packed weight is written past the caches."""
+    `past` that the packed weight bypasses the caches."""
     past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
     with module.function("pack", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
@@ -217,7 +217,7 @@ Pair = tuple[Value, Value]
 def _emit_taps(
     f: Function, a: Arguments, ends: Pair, counts: Pair, kind: str, squares: bool
 ) -> None:
-    """Emit the copy of taps to T, for `count` channels by the result channels. Of these `active`
+    """Emit the copy of taps to T, for `count` channels by the result channels, of which `active`
     exist; the others are zero."""
     (dst, src), (count, active), channel = ends, counts, a["lines"] * a["line"]
     zero, size = f.constant(kind, 0.0), nbytes_of(kind)
@@ -245,7 +245,7 @@ def _emit_taps(
 def _emit_sums(
     f: Function, a: Arguments, ends: Pair, count: Value, run: list[Value], kind: str, past: bool
 ) -> None:
-    """Emit one run of each channel: sums of taps times factors."""
+    """Emit one run per channel: sums of taps times factors."""
     (dst, src), (length, first, stop), channel = ends, run, a["lines"] * a["line"]
     element, step = split(kind)
     zero = f.constant(vector(DOUBLE, step), 0.0)

@@ -1,8 +1,8 @@
-"""One axis of a correlation in tiles of Winograd's algorithm, and the transforms for it.
+"""A correlation's axis in tiles of Winograd's algorithm, and the transforms for it.
 
-Results have numbers o = stride * q + base + g, operands i = step * p + start + h. The *phases* g of
-one q read one window of r positions p, whatever the crops. The phases h of operands are reduced
-like channels. Positions of a dilated kernel are d apart. Then q, q + d, q + 2d and so on are a
+Results have numbers o = stride * q + base + g, operands i = step * p + start + h. All *phases* g of
+a q read the same window of r positions p, whatever the crops. The operands' phases h are reduced
+like channels. A dilated kernel's positions are d apart. Then q, q + d, q + 2d and so on form a
 separate sequence for each of d *residues*. A *tile* is m values of q, d apart. A *group* has the
 tiles of all residues, whose results are neighbours.
 """
@@ -18,13 +18,13 @@ from ....geometry import Tap
 from ..correlation import Line
 from .transforms import Transform
 
-_MOST_OF_AXIS = 36  # points, which are registers or stack slots of the transforms
+_MOST_OF_AXIS = 36  # points, which are registers or stack slots in the transforms
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The window of one axis: q reads r positions, `apart` from each other, from q + low on. `taps`
-    are (phase g, phase h, number of the position, kernel index)."""
+    """An axis's window: q reads r positions, `apart` from each other, from q + low on. `taps` are
+    (phase g, phase h, number of the position, kernel index)."""
 
     step: int
     stride: int
@@ -37,30 +37,30 @@ class Window:
 
     @classmethod
     def of(cls, line: Line) -> Window:
-        """Return the window of the numbering with which it is shortest."""
+        """Return the line's window, with the numbering that makes it shortest."""
         phases = tuple((phase.offset, phase.taps) for phase in line.phases)
         return _shortest(line.step, line.stride, phases, line.high, line.out % line.stride)
 
     def steps(self, line: Line) -> int:
-        """Return the number of values of q of a line."""
+        """Return a line's number of values of q."""
         return (line.out - 1 - self.base) // self.stride + 1
 
     def groups(self, transform: Transform, line: Line) -> int:
-        """Return the number of groups of tiles of a line."""
+        """Return a line's number of groups of tiles."""
         return -(-self.steps(line) // (self.apart * transform.m))
 
 
 Phases = tuple[tuple[int, tuple[Tap, ...]], ...]
-"""Offset and taps of each phase."""
+"""Each phase's offset and taps."""
 
 
 @lru_cache(maxsize=256)
 def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> Window:
     """Return the shortest window; of equally short ones, the one with the fewest values of q.
 
-    The size of the result matters only by its `rest` modulo the stride.
+    The result's size matters only by its `rest` modulo the stride.
 
-    Phases of results may begin where shifts change; those of operands, with the first one read.
+    Result phases may begin where shifts change, operand phases with the first operand read.
     """
     bases, starts = {0}, {0, -(high % step)}
     for (_, before), (offset, taps) in pairwise(phases):
@@ -88,7 +88,7 @@ def _numbered(step: int, stride: int, phases: Phases, base: int, start: int) -> 
 
 @lru_cache(maxsize=64)
 def transforms_of(r: int) -> tuple[Transform, ...]:
-    """Return the transforms that are worth trying for r taps.
+    """Return the transforms worth trying for r taps.
 
     No other transform is as exact, with as few products and points per output, and as few outputs.
     """
