@@ -193,7 +193,7 @@ AT_KNOWN_SIZES: dict[str, tuple[Callable[[Network, Value], Value], int, str]] = 
     ),
     "concat": (
         lambda n, x: n.concat(x, n.upsample(x, 2)), 5,
-        r"concat at .*: the second value's shape in concat \(channels aside\) is \(1, 4, 10\)",
+        r"concat at .*: the second value's shape in concat \(except channels\) is \(1, 4, 10\)",
     ),
     "a reflection of everything": (
         lambda n, x: n.pad(x, 5, "reflect"), 5,

@@ -50,12 +50,12 @@ def test_a_fused_layer_is_one_row() -> None:
     [
         (("relu", "conv"), "its value is an input of the network"),
         (("conv", "pool", "relu"), "a pool cannot end in a chain"),
-        (("conv", "relu", "elu"), "after relu, the kernel of a convolution cannot do elu"),
-        (("conv", "softplus"), "after its sums, the kernel of a convolution cannot do softplus"),
+        (("conv", "relu", "elu"), "after relu, a convolution's kernel cannot compute elu"),
+        (("conv", "softplus"), "after its sums, a convolution's kernel cannot compute softplus"),
     ],
 )
 def test_why_a_chain_is_a_step_of_its_own(layers: tuple[str, ...], reason: str) -> None:
-    assert f"      apart: {reason}" in lines_of(*layers)
+    assert f"      separate: {reason}" in lines_of(*layers)
 
 
 def test_measured_times_are_there() -> None:

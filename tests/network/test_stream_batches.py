@@ -184,7 +184,7 @@ def test_a_push_that_fails_leaves_all_members_as_they_were(monkeypatch: Any) -> 
 def test_errors() -> None:
     stream = vocoder().stream(chunk=2, threads=1)
     batch, x = stream.batch(), signal(1)
-    with pytest.raises(ArgumentError, match="expected no number"):
+    with pytest.raises(ArgumentError, match="expected a member; the batch is empty"):
         batch.push({0: x})
     one, other = batch.join(), batch.join()
     under_way = stream.copy()

@@ -1,7 +1,7 @@
-"""Values of a network as a framework sees them: with other axes, or in another order.
+"""Network values as a framework sees them: with other axes, or with the axes in another order.
 
-Values of a network are always (N, C, *size). Models transpose to (N, T, C) for fully connected
-layers, or drop an axis of extent 1. Such operations only relabel axes here; no element moves.
+Network values are always (N, C, *size). Models transpose to (N, T, C) for fully connected layers,
+or drop an axis of extent 1. Here, such operations only relabel axes; no element moves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Arranged:
 
     @classmethod
     def of(cls, value: Value) -> Arranged:
-        """A value with its axes in the order (N, C, *size)."""
+        """Arrange a value with its axes in the order (N, C, *size)."""
         return cls(value, tuple(range(len(value.shape))))
 
     @property
@@ -47,11 +47,11 @@ class Arranged:
         return tuple(1 if axis is None else self.value.shape[axis] or 0 for axis in self.axes)
 
     def permuted(self, order: Sequence[int]) -> Arranged:
-        """The same value with its axes in another order."""
+        """Return the same value with its axes in another order."""
         return Arranged(self.value, tuple(self.axes[number] for number in order))
 
     def reshaped(self, shape: Sequence[int]) -> Arranged:
-        """The same value in another shape, which may differ only by axes of extent 1."""
+        """Return the same value in another shape, which may differ only by axes of extent 1."""
         kept = [axis for axis, size in zip(self.axes, self.shape, strict=True) if size != 1]
         if [size for size in shape if size != 1] != [size for size in self.shape if size != 1]:
             expected = f"{described_shape(self.shape)} with more or fewer axes of extent 1"
@@ -60,7 +60,7 @@ class Arranged:
         return Arranged(self.value, tuple(None if size == 1 else next(rest) for size in shape))
 
     def axis(self, number: int) -> int:
-        """The network's axis for an axis of the framework, which may count from the end."""
+        """Return the network's axis for a framework axis; negative numbers count from the end."""
         axis = self.axes[number]
         if axis is None:
             got = f"{number} of {described_shape(self.shape)}"
@@ -68,23 +68,23 @@ class Arranged:
         return axis
 
     def plain(self) -> Value:
-        """The value, if its axes are in the order (N, C, *size)."""
+        """Return the value; raise `ShapeError` unless its axes are in the order (N, C, *size)."""
         if not self.is_plain:
             words = f"{described_shape(self.shape)}, axes {described_shape(self.axes)} of a network"
             raise ShapeError("the operand", words, "(N, C, *size)", "Transpose it first.")
         return self.value
 
     def channels_last(self) -> bool:
-        """Whether the last axis is the channel axis."""
+        """Return whether the last axis is the channel axis."""
         return self.axes[-1] == 1 or (self.axes[-1] is None and self.value.shape[1] == 1)
 
     def per_channel(self, constant: Array) -> float | Array:
-        """A constant that broadcasts to this shape, as one number or one number per channel."""
+        """Convert a constant that broadcasts to this shape to one number, or one per channel."""
         if constant.size == 1 and constant.ndim <= len(self.axes):
             return float(constant.item())
-        spread = (1,) * (len(self.axes) - constant.ndim) + constant.shape
-        numbers = [i for i, size in enumerate(spread) if size != 1]
-        if len(spread) > len(self.axes) or [self.axes[i] for i in numbers] != [1]:
+        shape = (1,) * (len(self.axes) - constant.ndim) + constant.shape
+        numbers = [i for i, size in enumerate(shape) if size != 1]
+        if len(shape) > len(self.axes) or [self.axes[i] for i in numbers] != [1]:
             got = f"a constant of shape {constant.shape}"
             expected = f"one number per channel of {described_shape(self.shape)}"
             raise ShapeError("an operand", got, expected)
@@ -92,14 +92,14 @@ class Arranged:
 
 
 def per_channel(x: Value, constant: Array) -> float | Array:
-    """A constant that broadcasts to (N, C, *size) by NumPy's rules, as an arithmetic operand."""
+    """Convert a constant that broadcasts to (N, C, *size) to an operand for arithmetic."""
     return Arranged.of(x).per_channel(constant)
 
 
 def narrowed(network: Layers, x: Value, slices: Sequence[slice]) -> Value:
-    """The part x[slices] of a value; slices are in the order of axes and have step 1.
+    """Return x[slices], with one slice of step 1 per leading axis.
 
-    Along an open extent, a slice counts its start from the beginning and its stop from the end.
+    Along an open extent, a slice's start counts from the beginning, and its stop from the end.
     """
     cut = [_cut(part, size) for part, size in zip(slices, x.shape, strict=False)]
     batch, (begin, end), *amounts = cut + [(0, 0)] * (len(x.shape) - len(cut))
@@ -111,7 +111,7 @@ def narrowed(network: Layers, x: Value, slices: Sequence[slice]) -> Value:
 
 
 def _cut(part: slice, size: int | None) -> tuple[int, int]:
-    """The numbers of positions that a slice removes at the beginning and end of an axis."""
+    """Return how many positions a slice removes at the beginning and at the end of an axis."""
     if part.step not in (None, 1):
         raise ArgumentError("the step of a slice", str(part.step), "1")
     start, stop = part.start or 0, _FAR if part.stop is None else part.stop
@@ -124,7 +124,7 @@ def _cut(part: slice, size: int | None) -> tuple[int, int]:
 
 
 def common_axes(operands: Sequence[Arranged]) -> Axes:
-    """The axes of an arithmetic result; broadcasting aligns the operands at the last axis."""
+    """Return an arithmetic result's axes; broadcasting aligns the operands at the last axis."""
     rank = max(len(operand.axes) for operand in operands)
     result: list[int | None] = []
     for number in range(-rank, 0):
@@ -147,8 +147,8 @@ def common_axes(operands: Sequence[Arranged]) -> Axes:
 
 
 def declared_axes(ndim: int, axis: int) -> Axes:
-    """The axes of an input that is streamed along `axis`. The first of its other axes is the batch,
-    the second the channels."""
+    """Return the axes of an input that is streamed along `axis`. Of the other axes, the first is
+    the batch and the second the channels."""
     others = [number for number in range(ndim) if number != axis]
     named = {number: axis for axis, number in enumerate(others[:2])}
     if ndim == 2:  # (N, T), or (T, C)

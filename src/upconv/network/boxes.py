@@ -1,9 +1,9 @@
-"""Boxes: graphs that compute a box of positions of a result, with the halo of all layers.
+"""Boxes: graphs that compute one box of a result's positions, including the halo of all layers.
 
 Every value has a range of positions along each axis: the positions that its readers need. Nodes
-compute their range from the ranges of their inputs. At the ends of an axis they pad like the
-network; elsewhere they read the neighbouring positions. Boxes of one form share a program, with the
-kernels of the whole network.
+compute their range from the ranges of their inputs. At the ends of an axis they pad like the whole
+network; elsewhere they read the neighbouring positions. Boxes of the same form share one program,
+which uses the kernels of the whole network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .parts import Part, PartBuilder
 from .program import Program
 from .reach import Edges, Everything, Reach, ends_of, reach, with_ends
 
-_MOST_PROGRAMS = 32
+_MAX_PROGRAMS = 32
 Span = tuple[int, int]
 """Positions [begin, end) along one axis."""
 Box = tuple[Span, ...]
@@ -38,10 +38,10 @@ Box = tuple[Span, ...]
 
 
 class Boxes:
-    """A network of known sizes, which is computed in parts.
+    """A network of known sizes that is computed in parts.
 
-    An operation that reads all positions cannot compute only part of its results. The methods then
-    raise `EngineRefusal`, which names the line.
+    An operation that reads all positions cannot compute only a part of its results. For such an
+    operation the methods raise an `EngineRefusal` that names the line.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -49,7 +49,7 @@ class Boxes:
         self._reaches = [_reaches(node, graph) for node in graph.nodes]
 
     def rates(self, output: int) -> tuple[Fraction, ...]:
-        """Positions of an output per position of the first input, along each axis."""
+        """Return the number of output positions per position of the first input, for each axis."""
         rank = len(self.graph.shapes[output]) - 2
         rates = dict.fromkeys(self.graph.inputs.values(), (Fraction(1),) * rank)
         for node, rules in zip(self.graph.nodes, self._reaches, strict=True):
@@ -59,12 +59,12 @@ class Boxes:
         return rates[output]
 
     def reads(self, output: int, box: Box) -> list[Box]:
-        """The positions of each input that a box of a result depends on."""
+        """Return the positions of each input that a box of a result depends on."""
         ranges = self._ranges(output, box)
         return [ranges[value] for value in self.graph.inputs.values()]
 
     def part(self, output: int, box: Box, batch: int) -> Part:
-        """The graph of a box of a result, for `batch` images."""
+        """Build the graph that computes a box of a result for `batch` images."""
         ranges = self._ranges(output, box)
         build = _Build(self.graph, ranges, batch)
         for node, rules in zip(self.graph.nodes, self._reaches, strict=True):
@@ -73,7 +73,7 @@ class Boxes:
         return build.part(output, box)
 
     def _ranges(self, output: int, box: Box) -> dict[int, Box]:
-        """The positions of each value that a box of a result depends on."""
+        """Return the positions of each value that a box of a result depends on."""
         ranges = {output: self._several(output, box)}
         for node, rules in zip(self.graph.nodes[::-1], self._reaches[::-1], strict=True):
             wanted = [ranges[value] for value in node.outputs if value in ranges]
@@ -97,7 +97,7 @@ class Boxes:
     def _several(self, value: int, box: Box) -> Box:
         """Extend a box to at least two positions along the last axis with more than one.
 
-        Kernels drop axes of one position, which would change the summation order.
+        Kernels drop axes with one position, which would change the summation order.
         """
         sizes = self.graph.shapes[value][2:]
         last = max((axis for axis, size in enumerate(sizes) if size > 1), default=-1)
@@ -123,24 +123,24 @@ def _reaches(node: ir.Node, graph: ir.Graph) -> tuple[Reach, ...]:
 
 def _require_local(node: ir.Node, rules: tuple[Reach, ...]) -> None:
     if isinstance(rules[0], Everything):
-        text = f"A network with {located(node)} cannot be computed in chunks: {rules[0].reason}"
+        message = f"A network with {located(node)} cannot be computed in chunks: {rules[0].reason}"
         remedy = "Use one chunk along the spatial axes, or end the network before this operation."
-        raise EngineRefusal(f"{text}. {remedy}")
+        raise EngineRefusal(f"{message}. {remedy}")
 
 
 def _hull(boxes: Sequence[Box]) -> Box:
-    """The smallest box that contains all others."""
+    """Return the smallest box that contains all others."""
     spans = zip(*boxes, strict=True)
     return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in spans)
 
 
 def _within(box: Box, extents: Sequence[int]) -> Box:
-    """A box of an operand that is broadcast along axes where it has one position."""
+    """Return an operand's box; the operand is broadcast along axes with one position."""
     return tuple((0, 1) if n == 1 else span for span, n in zip(box, extents, strict=True))
 
 
 def _read(rule: Reach, span: Span, size: int) -> Span:
-    """The inputs, out of `size`, that a span of results reads."""
+    """Return the span of inputs, out of `size`, that a span of results reads."""
     begin = max(0, rule.first(span[0]))
     end = min(size, bisect_left(range(size + 1), span[1], key=rule.final))
     if isinstance(rule, Edges) and end == size:  # results at the end may need all reflected inputs
@@ -150,14 +150,14 @@ def _read(rule: Reach, span: Span, size: int) -> Span:
 
 
 def _with_begin(rule: Reach, span: Span, size: int) -> Span:
-    """A span of results; if it holds a position that padding adds at the beginning, it is extended
-    to all such positions and their sources."""
+    """Extend a span of results that contains padding at the beginning to all of that padding and
+    the positions that it copies; return any other span unchanged."""
     ends = rule.ends if isinstance(rule, Edges) else (0, 0)
     return (0, min(size, max(span[1], 2 * ends[0] + 1))) if span[0] < ends[0] else span
 
 
-def _merged(operations: Sequence[ir.Operation]) -> ir.Operation:
-    """Merge operations: the result has the padding of the i-th one along axis i."""
+def _merge(operations: Sequence[ir.Operation]) -> ir.Operation:
+    """Merge operations into one that pads axis i like the i-th operation."""
     ends = map(ends_of, operations)
     return with_ends(operations[0], [pairs[axis] for axis, pairs in enumerate(ends) if pairs])
 
@@ -187,13 +187,13 @@ class _Build(PartBuilder):
         for value in node.inputs[1:]:
             wanted = _within(box, self._network.shapes[value][2:])
             inputs.append(self._part(value, wanted))
-        operation = _merged([window.operation for window in windows])
+        operation = _merge([window.operation for window in windows])
         outputs = self.node(operation, tuple(inputs), node.outputs[0], node.line)
         for value, number in zip(node.outputs, outputs, strict=True):
             self._numbers[value] = self.cropped(number, after, value)
 
     def part(self, output: int, box: Box) -> Part:
-        """The graph of a box of an output."""
+        """Return the graph of a box of an output."""
         number = self._part(output, box)
         if number in self.inputs.values():
             (number,) = self.node(ir.Convert(), (number,), output)
@@ -206,7 +206,7 @@ class _Build(PartBuilder):
 
 
 class BoxPrograms:
-    """A network of known sizes to be computed box by box; it can be pickled."""
+    """A network of known sizes that is computed box by box; it can be pickled."""
 
     def __init__(self, graph: ir.Graph, choice: Choice, options: ir.Options) -> None:
         self.boxes, self._choice, self._options = Boxes(graph), choice, options
@@ -218,7 +218,7 @@ class BoxPrograms:
     def of(
         cls, compiler: Compiler, shapes: Mapping[str, ir.Shape], options: ir.Options
     ) -> BoxPrograms:
-        """The boxes of a network for inputs of these shapes, with the whole network's kernels."""
+        """Divide a network for inputs of these shapes; boxes use the whole network's kernels."""
         sized = resized(compiler.graph, shapes)
         graph = sized.with_nodes([_explicit(node, sized) for node in sized.nodes])
         choice = compiler.choice(shapes, options)
@@ -241,12 +241,12 @@ class BoxPrograms:
         return digest(self.boxes.graph, settings).hex()
 
     def program(self, part: Part) -> Program:
-        """The program of a part; all parts of the same form share it."""
+        """Return the program of a part; parts of the same form share a program."""
         ends = tuple(ends_of(node.operation) for node in part.graph.nodes)
         key = part.values, part.graph.outputs, *part.graph.shapes.values(), ends
         with self._lock:
             if key not in self._programs:
-                while len(self._programs) >= _MOST_PROGRAMS:
+                while len(self._programs) >= _MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
                 self._programs[key] = self._compiled(part)
             return self._programs[key]
@@ -266,7 +266,7 @@ class BoxPrograms:
 
 
 def _explicit(node: ir.Node, graph: ir.Graph) -> ir.Node:
-    """The node with padding and factors that do not depend on the size."""
+    """Return the node with explicit padding and factors, which do not depend on the size."""
     operation, size = node.operation, graph.shapes[node.inputs[0]][2:]
     if isinstance(operation, ir.Resample):
         return replace(node, operation=operation.at(size))

@@ -1,7 +1,7 @@
-"""`Network`, the builder: a model written call by call, with immediate checks.
+"""`Network`, the builder: a model written call by call and checked at once.
 
-Each call checks channels, ranks and weights. Once the sizes are known, `graph` checks the
-conditions on them, and names the line of a call that does not fit.
+Each call checks channels, ranks and weights. Once the sizes are known, `graph` checks these too; an
+error names the line of the call that does not fit.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from .streams import NetworkStream
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Network(Layers):
     """A network of layers: its inputs, the values that calls add, and its outputs.
 
-    inputs: (N, C, *size) by name. None or a name stands for an open extent of the batch or a size;
-    the same name always stands for the same extent.
+    inputs: (N, C, *size) by name. The batch and the sizes may be open: write None, or a name that
+    stands for the same extent wherever it occurs.
 
     Weights and numbers per channel may be float16, bfloat16, float32 or float64. They are copied
     as float32. Each method returns a new `Value`; `output` ends the network.
@@ -72,7 +72,7 @@ class Network(Layers):
         """The nodes in the order of the calls."""
         return tuple(self._nodes.nodes)
 
-    # Use ------------------------------------------------------------------------------------------
+    # Outputs, programs and streams ----------------------------------------------------------------
 
     def output(self, *values: Value) -> None:
         """Set the outputs of the network, in order. No later call can add a layer."""
@@ -88,7 +88,7 @@ class Network(Layers):
         self._nodes.outputs = tuple(numbers)
 
     def graph(self, /, **shapes: Any) -> ir.Graph:
-        """The graph of known sizes. Nodes that no output needs are omitted.
+        """Return the graph for known sizes, without nodes that no output needs.
 
         shapes: (N, C, *size) of each input that has open extents, by name.
         """
@@ -98,11 +98,11 @@ class Network(Layers):
         return self._nodes.sized(shapes)
 
     def at(self, line: str) -> None:
-        """Set the line that errors of the following calls name; "" for the line in Python."""
+        """Set the line that errors in later calls name; "" means the caller's line in Python."""
         self._nodes.line = line
 
     def redeclared(self, inputs: Mapping[str, Sequence[int | str | None]]) -> Network:
-        """The same nodes and outputs for inputs of other shapes, with the same names in order."""
+        """Return the network for inputs of other shapes, which have the same names in order."""
         other = Network(inputs)
         other._nodes.replay(self._nodes)
         return other
@@ -145,7 +145,7 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: NetworkPrecision = "float32",
         threads: int | None = None,
     ) -> Program:  # fmt: skip
-        """The program that calls with arrays of these shapes use, so do not close it."""
+        """Return the program that `__call__` uses for arrays of these shapes; do not close it."""
         options = _options(precision, threads, "auto")
         known = by_name("shapes", shapes)
         program = None if self._programs is None else self._programs.find(known, options)
@@ -167,8 +167,8 @@ class Network(Layers):
         Results equal those of the network on the whole input up to rounding. Nothing is computed
         twice. docs/network.md states when the bits do not depend on the chunks.
 
-        Raises `ArgumentError` for an axis that is not open. Raises `EngineRefusal` with the line of
-        an operation that reads all positions, such as instance norm.
+        Raises `ArgumentError` for an axis that is not open. If an operation reads all positions, as
+        instance norm does, raises an `EngineRefusal` that names its line.
         """
         from .stream_sources import source_of
         from .streams import NetworkStream
@@ -181,9 +181,9 @@ class Network(Layers):
         self, shapes: Mapping[str, ir.Shape], *, precision: NetworkPrecision = "float32",
         algorithm: AlgorithmName = "direct",
     ) -> BoxPrograms:  # fmt: skip
-        """The programs for parts of the results, which `upconv.dask.run` uses.
+        """Return the programs that compute parts of the results, as `upconv.dask.run` needs them.
 
-        They raise `EngineRefusal` if an operation that reads all positions would be divided.
+        They raise `EngineRefusal` rather than divide an operation that reads all positions.
         """
         from .boxes import BoxPrograms
 
@@ -194,14 +194,14 @@ class Network(Layers):
         return self._sized(shapes, lambda programs, _: programs.compiler)
 
     def draw(self) -> str:
-        """Draw the network in the order of the calls; return the text of an SVG file."""
+        """Draw the network in the order of the calls; return an SVG file as a string."""
         from .draw import drawing
 
         return drawing(self._nodes.graph())
 
     def _sized(
-        self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Made]
-    ) -> Made:
+        self, shapes: dict[str, Any], make: Callable[[Programs, dict[str, ir.Shape]], Result]
+    ) -> Result:
         """Call `make` with the network's programs and the shapes of all inputs."""
         from .program import Programs  # the builder itself needs no engine
 

@@ -1,9 +1,9 @@
 """The compiler: a sequence of passes from a graph of known sizes to a program.
 
-fuse, fold, upsampled, split    independent of sizes, once per network
-choose              layouts and kernels, by the engine's candidates, once per class of sizes
+fuse, fold, upsampled, split    independent of sizes: once per network
+choose              layouts and kernels, chosen from the engine's candidates once per size class
 laid_out, place     a form for every value, and views
-program             memory, and the native steps
+program             memory and native steps
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .memory import Arena, arena
 from .place import place
 from .upsampled import upsampled
 
-_EXACT = 64  # each size up to here is a class
+_EXACT = 64  # each size up to this one is its own class
 
 
 def simplified(graph: Graph) -> Graph:
-    """Fuse and fold a graph as far as kernels support it."""
+    """Fuse and fold a graph as far as the kernels allow."""
     return split(upsampled(fold(fuse(reordered(graph)))))
 
 
@@ -54,9 +54,9 @@ class Compiled:
 
 
 class Compiler:
-    """A network's graph without sizes, its packed weights, and the choices for its sizes.
+    """A network's graph without sizes, its packed weights, and the choices made for its sizes.
 
-    fused: whether operations may be fused, so that values between them are not rounded.
+    fused: whether to fuse operations; values between fused operations are not rounded.
     """
 
     def __init__(self, graph: Graph, *, fused: bool = True) -> None:
@@ -65,19 +65,19 @@ class Compiler:
         self._choices: dict[object, Choice] = {}
 
     def compiled(self, shapes: Mapping[str, Shape], options: Options) -> Compiled:
-        """The network for inputs of these shapes."""
+        """Compile the network for inputs of these shapes."""
         choice = self.choice(shapes, options)
         graph = laid_out(resized(self.graph, shapes), choice.layouts, options.dtype)
         return self.assembled(graph, choice.variants, options)
 
     def choice(self, shapes: Mapping[str, Shape], options: Options) -> Choice:
-        """Layouts and kernels for inputs of these shapes: those of their class."""
+        """Return the layouts and kernels for the size class of these input shapes."""
         rounded = {name: _size_class(shape) for name, shape in shapes.items()}
         key = (*rounded.values(), options)
         if key not in self._choices:
             try:
                 graph = resized(self.graph, rounded)
-            except ShapeError:  # the shape of the class does not fit, though the sizes do
+            except ShapeError:  # the class's shape does not fit, though the actual shape may
                 graph = resized(self.graph, shapes)
             self._choices[key] = choose(graph, options)
         return self._choices[key]
@@ -86,9 +86,9 @@ class Compiler:
         self, graph: Graph, variants: Mapping[Convolution, str], options: Options, *,
         part: bool = False,
     ) -> Compiled:  # fmt: skip
-        """A laid-out graph with memory offsets, kernels and packed weights.
+        """Compile a laid-out graph: assign memory offsets, kernels and packed weights.
 
-        part: whether it is a part of the network, which may be too small for the chosen kernels.
+        part: the graph is a part of the network, and may be too small for the chosen kernels.
         """
         threads = options.threads
         graph = place(graph)
@@ -121,8 +121,8 @@ def choose(graph: Graph, options: Options) -> Choice:
             except EngineError as error:
                 line = next(node.line for node in graph.nodes if node.operation is operation)
                 kind = "conv_transpose" if operation.transposed else "conv"
-                text = f"{kind} at {line}, weight {operation.weight.shape}: {error}"
-                raise EngineError(text) from None
+                message = f"{kind} at {line}, weight {operation.weight.shape}: {error}"
+                raise EngineError(message) from None
         variants[operation, layout] = known[key].variant
         return known[key].cycles
 
@@ -136,7 +136,7 @@ def choose(graph: Graph, options: Options) -> Choice:
 
 
 def resized(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
-    """The same graph for inputs of other shapes."""
+    """Return the same graph for inputs of other shapes."""
     known = {number: shapes[name] for name, number in graph.inputs.items()}
     for node in graph.nodes:
         results = output_shapes(node.operation, tuple(known[value] for value in node.inputs))
@@ -145,10 +145,10 @@ def resized(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
 
 
 def _size_class(shape: Shape) -> Shape:
-    """The shape that represents a class: sizes above 64 are rounded up to 96, 128, 192, 256, ...
+    """Return the shape that represents a size class: above 64, sizes become 96, 128, 192, 256, ...
 
     Choosing takes three times as long as the rest of compilation. Few kernels differ between
-    classes, and each change of kernel packs a weight again.
+    classes, and whenever a kernel does change, its weight is packed again.
     """
     return (*shape[:2], *(_rounded(size) for size in shape[2:]))
 

@@ -1,7 +1,7 @@
-"""Convolutions of a network: their problems, the choice of a kernel, and packed weights.
+"""A network's convolutions: their problems, the choice of kernels, and packed weights.
 
-The engine's cost model chooses kernels for weights packed in advance. It does not count memory
-reads of weights, though each run reads every weight once from beyond the L2 cache.
+The engine's cost model chooses kernels for weights that are packed in advance. It does not count
+memory reads of weights, though each run reads every weight once from beyond the L2 cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .kinds import signature_of
 
 
 class Layer(NamedTuple):
-    """A convolution ready to run: the kernel, the packed weight, bias and slopes."""
+    """A convolution ready to run: its kernel, packed weight, bias and slopes."""
 
     operation: Convolution
     variant: str
@@ -47,7 +47,7 @@ class Layer(NamedTuple):
         return self.entry.primitive
 
     def steps(self, outputs: Sequence[Array], inputs: Sequence[Array], scratch: int) -> list[Step]:
-        """The native steps, bound to a node's arrays and to scratch memory."""
+        """Return the native steps, bound to a node's arrays and the scratch memory."""
         chain = self.operation.epilogue
         residual = inputs[chain[0].operand.number] if sums(chain) else None  # type: ignore[union-attr]
         second = outputs[1] if len(outputs) > 1 else None
@@ -56,7 +56,7 @@ class Layer(NamedTuple):
 
 
 def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
-    """The problem of a convolution for an input shape (N, C, *size) and a memory form."""
+    """Return the problem of a convolution for an input shape (N, C, *size) and a memory form."""
     added, second = sums(operation.epilogue), _second(operation.epilogue)
     epilogue = epilogue_of(_activation(operation.epilogue), added > 0)
     if second is not None:
@@ -68,7 +68,7 @@ def problem_of(operation: Convolution, shape: Shape, form: Form) -> Problem:
 
 
 def _activation(chain: Chain) -> Frozen:
-    """The activation in a chain, as an argument of `epilogue_of`."""
+    """Return the activation in a chain, as an argument of `epilogue_of`."""
     rest = chain[sums(chain) :]
     if not rest or rest[0].name == "store":
         return None
@@ -79,15 +79,15 @@ def _activation(chain: Chain) -> Frozen:
 
 
 def _second(chain: Chain) -> Op | None:
-    """The activation of the second result in a chain."""
+    """Return the activation that computes a chain's second result, if there is one."""
     return chain[-1] if len(chain) > 1 and chain[-2].name == "store" else None
 
 
 def priced(problem: Problem) -> Problem:
-    """The problem that represents this one in the cost model.
+    """Return the problem that stands for this one in the cost model.
 
-    The model distinguishes epilogues only by their work per tile: a residual, or an activation with
-    many instructions.
+    The model distinguishes epilogues only by their work per tile: whether they add a residual, and
+    whether their activation takes many instructions.
     """
     epilogue = problem.epilogue
     if not ActivationEpilogue.of(epilogue).is_cheap:
@@ -99,9 +99,9 @@ def priced(problem: Problem) -> Problem:
 def candidate(
     problem: Problem, threads: int, algorithm: Algorithm, sums: str | None = None
 ) -> Candidate:
-    """The kernel that the cost model chooses for a problem whose weight is packed in advance.
+    """Choose a kernel by the cost model, for a weight packed in advance.
 
-    Its time is infinite if no kernel adds in the order `sums`: some orders exist in one layout.
+    The time is infinite if no kernel adds in the order `sums`: some orders exist in one layout.
     """
     listed = _candidates(problem, threads, algorithm)
     if sums is not None:
@@ -113,8 +113,8 @@ def candidate(
 def fitting(
     problem: Problem, threads: int, variant: str, algorithm: Algorithm, sums: str | None
 ) -> str:
-    """The variant if it can compute the problem, else one with the same summation order."""
-    variant = variant or CHANNELS  # a problem without products has no variant; any order is right
+    """Return the variant if it can compute the problem, else one with the same summation order."""
+    variant = variant or CHANNELS  # a problem without products has no variant, so any order will do
     listed = _candidates(problem, threads, algorithm)
     same = [candidate for candidate in listed if candidate.variant == variant]
     if any(candidate.possible for candidate in same):
@@ -145,7 +145,7 @@ class Weights:
         self._packings: dict[tuple[int, DType], tuple[Array, Packings]] = {}
 
     def layer(self, operation: Convolution, problem: Problem, threads: int, variant: str) -> Layer:
-        """A convolution with its primitive and packed weight for a problem."""
+        """Prepare a convolution's primitive and packed weight for a problem."""
         entry = shared_cache().entry(problem, load("jit"), threads, variant)
         key = id(operation.weight), problem.dtype
         _, packings = self._packings.setdefault(key, (operation.weight, Packings()))

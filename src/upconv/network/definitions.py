@@ -27,10 +27,10 @@ Arrays = tuple[Array, ...]
 
 
 def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
-    """The outputs of a graph for input arrays, all channels first, whatever their forms.
+    """Compute a graph's outputs from input arrays; all arrays are channels first.
 
-    Views are read and written in the array of the value that contains them. A pass that wrongly
-    overlaps two values therefore changes results.
+    Views are read and written in the array of the value that contains them, so a pass that wrongly
+    overlaps two values changes the results.
     """
     dtype = np.result_type(*arrays)
     memory: dict[int, Array] = {}
@@ -58,13 +58,13 @@ def evaluate(graph: ir.Graph, arrays: Sequence[Array]) -> Arrays:
 
 
 def define(operation: ir.Operation, inputs: Arrays) -> Arrays:
-    """The outputs of one operation."""
+    """Compute the outputs of one operation."""
     with np.errstate(all="ignore"):  # infinity and NaN are valid results
         return DEFINITIONS[type(operation)](operation, inputs)
 
 
 def chain_results(chain: Chain, value: Array, inputs: Arrays) -> Arrays:
-    """The stored values of a chain that starts with `value`, and its last value."""
+    """Return the stored values of a chain that starts with `value`, and its last value."""
     stored = []
     for op in chain:
         if op.name == "store":
@@ -164,7 +164,7 @@ def _pad(operation: ir.Pad, inputs: Arrays) -> Arrays:
 
 
 def _norm(operation: ir.Norm, inputs: Arrays) -> Arrays:
-    """Normalise; statistics are computed in float64 for every dtype."""
+    """Normalize; statistics are computed in float64 for every dtype."""
     x = inputs[0]
     values = x.astype(np.float64).reshape(len(x), operation.groups, -1, *x.shape[2:])
     axes = (2,) if operation.per_position else tuple(range(2, values.ndim))
@@ -214,7 +214,7 @@ def _pool(operation: ir.Pool, inputs: Arrays) -> Arrays:
 
 
 def _windows(operation: ir.Pool, x: Array, padding: float) -> Array:
-    """The windows of x, (N, C, *positions, *kernel), with `padding` around x."""
+    """Return x's windows, (N, C, *positions, *kernel), after padding x with `padding`."""
     padded = np.pad(x, ((0, 0), (0, 0), *operation.padding), constant_values=padding)
     columns = (x.shape[2:], operation.kernel, operation.stride, operation.dilation)
     spans, steps, beyond = [], [], []

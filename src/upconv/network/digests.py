@@ -12,7 +12,7 @@ from .graph import Graph
 
 
 def digest(graph: Graph, *more: object) -> bytes:
-    """The SHA-256 of a graph's operations, with their weights, and of further values."""
+    """Return the SHA-256 of a graph's operations, including weights, and of further values."""
     result = hashlib.sha256(repr((more, graph.outputs)).encode())
     for node in graph.nodes:
         result.update(repr((node.inputs, node.outputs)).encode())
@@ -22,7 +22,7 @@ def digest(graph: Graph, *more: object) -> bytes:
 
 
 def plain(value: object) -> Iterator[bytes]:
-    """The type and all fields of an operation as bytes; equal operations give equal bytes."""
+    """Yield an operation's type and fields as bytes; equal operations give equal bytes."""
     if isinstance(value, np.ndarray):
         yield from (f"{value.dtype} {value.shape}".encode(), value.tobytes())
     elif is_dataclass(value):

@@ -1,7 +1,7 @@
-"""Drawings of graphs as SVG text, with nodes as boxes arranged by depth.
+"""Drawings of graphs as SVG, with nodes as boxes arranged by depth.
 
-The depth of a node is the length of the longest path to it. An edge across several depths has a
-point at each of them. Points are ordered like narrow boxes, so that edges pass beside boxes.
+A node's depth is the length of the longest path to it. An edge that spans several depths has a
+point at each of them. Points are arranged like narrow boxes, so that edges go around the boxes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLOURS = {Convolution: "#cfe3f7", Pointwise: "#e7f3d8", Norm: "#f9e3c8"}
 
 
 class _Box:
-    """A node with the shape of its values, or, without lines of text, a point of an edge."""
+    """A node and the shape of its values; a box without lines of text is a point of an edge."""
 
     def __init__(self, lines: list[str], shape: str = "", colour: str = "#ffffff") -> None:
         self.lines, self.shape, self.colour = lines, shape, colour
@@ -28,7 +28,7 @@ class _Box:
         self.x = self.y = 0.0
 
     def edges(self) -> str:
-        """The edges from this box to the boxes below."""
+        """Draw the edges from this box to the boxes below."""
         x, y = self.x, self.y + self.height
         paths = []
         for box in self.below:
@@ -39,7 +39,7 @@ class _Box:
         return "".join(paths)
 
     def svg(self) -> str:
-        """The box, its text, and the shape of its values above the edges below."""
+        """Draw the box, its text, and the shape of its values on top of the outgoing edges."""
         corner = f'x="{self.x - self.width / 2:.0f}" y="{self.y:.0f}"'
         size = f'width="{self.width:.0f}" height="{self.height:.0f}"'
         parts = [f'<rect {corner} {size} rx="4" fill="{self.colour}" stroke="#666666"/>']
@@ -52,7 +52,7 @@ class _Box:
 
 
 def drawing(graph: Graph) -> str:
-    """The text of an SVG file that shows a graph; open extents are None in its shapes."""
+    """Return an SVG file that shows a graph, in whose shapes open extents are None."""
     rows = _rows(graph)
     boxes = [box for row in rows for box in row]
     _arrange(rows)
@@ -77,9 +77,9 @@ def drawing(graph: Graph) -> str:
 
 
 def _rows(graph: Graph) -> list[list[_Box]]:
-    """The boxes by depth, joined to their neighbours above and below."""
+    """Return the boxes by depth, each connected to its neighbours above and below."""
     rows: list[list[_Box]] = []
-    paths: dict[int, tuple[int, list[_Box]]] = {}  # value -> its depth, its points from there
+    paths: dict[int, tuple[int, list[_Box]]] = {}  # value -> its depth, its points from there on
 
     def insert(box: _Box, depth: int, values: tuple[int, ...]) -> None:
         rows.extend([] for _ in range(len(rows), depth + 1))
@@ -110,7 +110,7 @@ def _rows(graph: Graph) -> list[list[_Box]]:
 
 
 def _arrange(rows: list[list[_Box]]) -> None:
-    """Move each box towards its neighbours, alternately those above and those below."""
+    """Move each box towards its neighbours, alternating between those above and those below."""
     for sweep in range(8):
         for row in reversed(rows) if sweep % 2 else rows:
             wanted = {}

@@ -1,4 +1,4 @@
-"""A readable table of a program with one row per step."""
+"""A readable table of a program's steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HEAD = ("step", "computes", "layout", "kernel", "predicted", "measured")
 
 
 def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> str:
-    """The table; `seconds` holds the time of each node, if measured."""
+    """Return the table; `seconds` holds each node's time, if it was measured."""
     graph = compiled.graph
     limits = roofline(compiled.threads, measure=seconds is not None)
     convolved = [isinstance(node.operation, Convolution) for node in graph.nodes]
-    count, apart = len(graph.nodes), memory.readable(_values(compiled))
+    count, separate = len(graph.nodes), memory.readable(_values_bytes(compiled))
     settings = f"{compiled.dtype.value}, threads {compiled.threads}"
     lines = [
         f"network    steps {count}, convolutions {sum(convolved)}, {settings}",
-        f"memory     {memory.readable(nbytes)} for a run; separate values would take {apart}",
+        f"memory     {memory.readable(nbytes)} for a run; separate values would take {separate}",
     ]
     if seconds is not None:
         total = sum(seconds)
@@ -44,13 +44,13 @@ def explained(compiled: Compiled, nbytes: int, seconds: list[float] | None) -> s
     table = aligned(rows)
     for number, node in reversed([*enumerate(graph.nodes, 2)]):
         if isinstance(node.operation, Pointwise):
-            reason = _why_apart(graph, node, node.operation.chain)
-            table.insert(number, f"{'':6}apart: {reason}")
+            reason = _why_separate(graph, node, node.operation.chain)
+            table.insert(number, f"{'':6}separate: {reason}")
     return "\n".join([*lines, "", *table])
 
 
-def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:
-    """Why a chain is a separate step."""
+def _why_separate(graph: Graph, node: Node, chain: Chain) -> str:
+    """Say why a chain is a separate step."""
     before = graph.writers().get(node.inputs[0])
     if before is None:
         return "its value is an input of the network"
@@ -60,12 +60,12 @@ def _why_apart(graph: Graph, node: Node, chain: Chain) -> str:
         return f"a {name} cannot end in a chain"
     if isinstance(before.operation, Convolution):
         first = chain[0].name if chain else "copy"
-        return f"after {_chain(epilogue) or 'its sums'}, the kernel of a {name} cannot do {first}"
+        return f"after {_chain(epilogue) or 'its sums'}, a {name}'s kernel cannot compute {first}"
     return f"it reads a value that is written after the {name}"
 
 
-def _values(compiled: Compiled) -> int:
-    """Bytes of all values without sharing of memory."""
+def _values_bytes(compiled: Compiled) -> int:
+    """Return how many bytes all values would take if none shared memory."""
     graph = compiled.graph
     values = {*graph.inputs.values(), *(value for node in graph.nodes for value in node.outputs)}
     return sum(prod(graph.shapes[v]) * graph.form(v).dtype.itemsize for v in values)
@@ -76,7 +76,7 @@ def _time(seconds: float) -> str:
 
 
 def computes(node: Node, shapes: list[Shape]) -> str:
-    """An operation with its parameters, then " + " and its fused chain, if any."""
+    """Describe an operation and its parameters, then " + " and its fused chain, if any."""
     operation = node.operation
     name = KINDS[type(operation)].name
     if isinstance(operation, Pointwise):

@@ -1,16 +1,16 @@
-"""Folding of other operations into the weight, the bias and the padding of a convolution.
+"""Folding of other operations into a convolution's weight, bias and padding.
 
 1.  Numbers, or arrays with one number per channel, at the beginning of a convolution's epilogue
     become part of its weight and bias: batch norm, scales, offsets.
-2.  A positive factor at the beginning of a chain moves into the weights of the convolutions that
-    read the chain. The rest of the chain must commute with it (ReLU, leaky ReLU), and only
-    convolutions may read its value.
-3.  A permutation of channels becomes a permutation of the weight of the convolution before it.
-4.  Zeros around an input, or a crop of it, become part of the padding of the convolution after it.
+2.  A positive factor in a chain moves into the weights of the convolutions that read the chain. The
+    rest of the chain must commute with the factor (ReLU, leaky ReLU), and only convolutions may
+    read the chain's value.
+3.  A permutation of channels becomes a permutation of the previous convolution's weight.
+4.  Zeros around an input, or a crop of it, become part of the next convolution's padding.
 5.  A crop after a transposed convolution becomes part of its padding. A stream can then return
     results earlier, as no later input changes the remaining positions.
 
-A convolution with a fixed summation order keeps its weight, because folding would change bits.
+A convolution with a fixed summation order keeps its weight, because folding would change its bits.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ HOMOGENEOUS = {"relu", "leaky_relu", "prelu"}
 
 
 def fold(graph: Graph) -> Graph:
-    """Apply the folds 1, 2, 4 and 5."""
+    """Apply folds 1, 2, 4 and 5."""
     graph = _factors_forward(_padded(_cropped(graph)))
     return graph.with_nodes([_folded(node) for node in graph.nodes])
 
 
 def reordered(graph: Graph) -> Graph:
-    """Make convolutions write their channels in the order in which they are read (case 3)."""
+    """Make convolutions write channels in the order in which they are read (case 3)."""
     readers, writers = graph.readers(), graph.writers()
     nodes = list(graph.nodes)
     for node in graph.nodes:
@@ -75,7 +75,7 @@ def _cropped(graph: Graph) -> Graph:
 
 
 def _with_crop(node: Node, crop: Pad) -> Convolution | None:
-    """A transposed convolution merged with the crop after it; None if that is impossible."""
+    """Merge the crop after a transposed convolution into it; return None if that is impossible."""
     operation = node.operation
     if not isinstance(operation, Convolution) or not operation.transposed or len(node.inputs) > 1:
         return None
@@ -111,14 +111,14 @@ def _with_padding(node: Node, before: Node | None) -> Node:
     total = []
     for amounts, zeros in zip(pad.amounts, pairs, strict=True):
         if any(a < 0 < b for a, b in zip(amounts, zeros, strict=True)):
-            return node  # cropped positions would reappear in place of zeros
+            return node  # cropped positions would reappear where zeros should be
         total.append((amounts[0] + zeros[0], amounts[1] + zeros[1]))
     operation = replace(operation, keywords=operation.keywords._replace(padding=tuple(total)))
     return replace(node, operation=operation, inputs=(*before.inputs, *node.inputs[1:]))
 
 
 def _folded(node: Node) -> Node:
-    """A convolution with leading numbers of its epilogue folded into weight and bias (case 1)."""
+    """Fold the leading numbers of a convolution's epilogue into its weight and bias (case 1)."""
     operation = node.operation
     if not isinstance(operation, Convolution) or operation.sums is not None:
         return node
@@ -147,8 +147,8 @@ def _shifted(operation: Convolution, bias: Array | None, offset: Array) -> Array
 
 
 def _scaled(operation: Convolution, weight: Array, factor: Array) -> Array:
-    """The weight with each output channel multiplied by its factor."""
-    if operation.transposed and factor.ndim:  # by input channel, whose group determines the outputs
+    """Multiply each output channel of the weight by its factor."""
+    if operation.transposed and factor.ndim:  # the group of an input channel determines its outputs
         groups = int(operation.keywords.groups)
         factor = factor.reshape(groups, -1).repeat(len(weight) // groups, axis=0)
     factor = np.expand_dims(factor, tuple(range(factor.ndim, weight.ndim)))
@@ -177,7 +177,7 @@ def _factors_forward(graph: Graph) -> Graph:
 
 
 def _factor_start(chain: tuple[Op, ...]) -> int | None:
-    """The index of a positive factor that may be applied last, or None."""
+    """Return the index of a positive factor that can be applied last; None if there is none."""
     for start in range(len(chain) - 1, -1, -1):
         op = chain[start]
         if op.name == "mul" and isinstance(op.operand, int | float):

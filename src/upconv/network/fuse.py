@@ -3,16 +3,16 @@
 1.  A chain joins the convolution, norm or chain that writes its first value, if its other inputs
     exist before that node runs.
 2.  If other nodes also read the first value, the fused node stores it as a second result.
-3.  An operation on two values may start with either operand. It starts with the one written last,
-    so that it joins that node.
+3.  An operation on two values may start with either operand. It starts with the one that is written
+    last, so that it can join that node.
 4.  Equal chains on one value are computed once. If a value has both a ReLU and a leaky ReLU, the
     ReLU is computed from the leaky ReLU's result: U-Nets need both where a skip connection starts.
 5.  Chains join chains first. A chain that reads a value again later, such as v + sin(v), therefore
     remains a single pass over it.
 6.  A chain without numbers per channel moves before a concatenation, into its inputs.
 
-A convolution's epilogue may then hold more operations than its kernel can do. `split` keeps the
-kernel's operations there and moves the others to a new node.
+A convolution's epilogue may then hold more operations than its kernel can compute. `split` leaves
+the operations that the kernel can compute there, and moves the others to a new node.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .graph import EXCHANGED, Chain, Concat, Convolution, Graph, Input, Node, No
 
 STORE = Op("store")
 ACTIVATIONS = {activation.value for activation in Activation if activation.value}
-"""Activations of kernels, for the result and a second result; PReLU is for the result only."""
+"""Activations that kernels apply to the result or a second result; PReLU is for the former only."""
 
 
 def fuse(graph: Graph) -> Graph:
     """Fuse every chain with the node before it, if possible."""
-    graph = _once(_before_concat(graph))
+    graph = _deduplicate(_before_concat(graph))
     for chains_only in (True, False):
         while (joined := _joined(graph, chains_only=chains_only)) is not None:
             graph = graph.with_nodes(joined)
@@ -41,7 +41,7 @@ def fuse(graph: Graph) -> Graph:
 
 
 def chain_of(node: Node) -> Chain | None:
-    """The chain at the end of a node, or None if the node cannot have one."""
+    """Return the chain at the end of a node, or None if the node cannot have one."""
     operation = node.operation
     if isinstance(operation, Pointwise):
         return operation.chain
@@ -49,14 +49,14 @@ def chain_of(node: Node) -> Chain | None:
 
 
 def with_chain(node: Node, chain: Chain, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Node:
-    """The node with another chain at its end."""
+    """Return the node with another chain at its end."""
     field = "chain" if isinstance(node.operation, Pointwise) else "epilogue"
     operation = replace(node.operation, **{field: chain})  # type: ignore[type-var]  # a dataclass
     return replace(node, operation=operation, inputs=inputs, outputs=outputs)
 
 
 def with_operands(chain: Chain, kind: type, change: Callable[[Any], Any]) -> Chain:
-    """The chain with `change` applied to all operands of a type."""
+    """Return the chain with `change` applied to all operands of a type."""
     return tuple(
         replace(op, operand=change(op.operand)) if isinstance(op.operand, kind) else op
         for op in chain
@@ -64,7 +64,7 @@ def with_operands(chain: Chain, kind: type, change: Callable[[Any], Any]) -> Cha
 
 
 def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
-    """The nodes after the first possible fusion, or None.
+    """Return the nodes after the first possible fusion; None if there is none.
 
     chains_only: fuse chains only with chains whose value no other node reads.
     """
@@ -95,17 +95,17 @@ def _joined(graph: Graph, *, chains_only: bool) -> list[Node] | None:
 
 
 def _appended(writer: Node, epilogue: Chain, node: Node, *, stored: bool) -> Node:
-    """One node for `writer` and `node`; the value between them is `stored` or dropped."""
+    """Append `node` to `writer`; `stored`: also store the value between them."""
     chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     offset = len(writer.inputs) - 1
-    moved = with_operands(chain, Input, lambda one: one._replace(number=one.number + offset))
+    moved = with_operands(chain, Input, lambda x: x._replace(number=x.number + offset))
     outputs = writer.outputs if stored else writer.outputs[:-1]
     joined = (*epilogue, *((STORE,) if stored else ()), *moved)
     return with_chain(writer, joined, (*writer.inputs, *node.inputs[1:]), (*outputs, *node.outputs))
 
 
 def _latest_first(node: Node, order: dict[int, int]) -> Node:
-    """The node with its first two operands exchanged if the second is written later."""
+    """Exchange a node's first two operands if the second is written later."""
     chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     head = chain[0] if chain else STORE
     if not isinstance(head.operand, Input) or head.operand.broadcast:
@@ -122,8 +122,8 @@ def _latest_first(node: Node, order: dict[int, int]) -> Node:
     return replace(node, operation=Pointwise(chain), inputs=tuple(inputs))
 
 
-def _once(graph: Graph) -> Graph:
-    """Compute equal chains on equal values once (case 4)."""
+def _deduplicate(graph: Graph) -> Graph:
+    """Compute equal chains on equal values only once (case 4)."""
     seen: dict[object, int] = {}
     same: dict[int, int] = {}
     leaky: dict[int, int] = {}
@@ -151,7 +151,7 @@ def _key(operand: object) -> object:
 
 
 def _before_concat(graph: Graph) -> Graph:
-    """Apply chains after a concatenation to each of its inputs instead (case 6)."""
+    """Move chains from after a concatenation to each of its inputs (case 6)."""
     readers, writers = graph.readers(), graph.writers()
     nodes, shapes = list(graph.nodes), dict(graph.shapes)
     for node in graph.nodes:
@@ -174,7 +174,7 @@ def _before_concat(graph: Graph) -> Graph:
 
 
 def _same_everywhere(node: Node) -> bool:
-    """Whether a chain treats all channels alike and reads no other values."""
+    """Return whether a chain treats all channels alike and reads no other values."""
     chain: Chain = node.operation.chain  # type: ignore[attr-defined]  # a Pointwise
     return (
         len(node.inputs) == 1
@@ -184,7 +184,7 @@ def _same_everywhere(node: Node) -> bool:
 
 
 def split(graph: Graph) -> Graph:
-    """Keep the kernel's operations in each epilogue; the others become a node after it."""
+    """Keep what the kernel can compute in each epilogue, and move the rest to a new node."""
     nodes: list[Node] = []
     shapes = dict(graph.shapes)
     for node in graph.nodes:
@@ -211,7 +211,7 @@ def split(graph: Graph) -> Graph:
 
 
 def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int, ...]]:
-    """A part of a chain with renumbered operands, and the values of these operands."""
+    """Renumber the operands of a part of a chain; return it and the operands' values."""
     values: list[int] = []
 
     def renumbered(operand: Input) -> Input:
@@ -222,7 +222,7 @@ def _renumbered(chain: Chain, inputs: tuple[int, ...]) -> tuple[Chain, tuple[int
 
 
 def sums(chain: Chain) -> int:
-    """The number of values that a chain adds first: a residual, and the previous result."""
+    """Count the values that a chain adds first: a residual, and the previous result."""
     added = [
         op.name == "add" and isinstance(op.operand, Input) and not op.operand.broadcast
         for op in chain[:2]
@@ -231,9 +231,9 @@ def sums(chain: Chain) -> int:
 
 
 def kernel_part(chain: Chain) -> int:
-    """The number of a chain's leading operations that a convolution's kernel can do.
+    """Count the leading operations of a chain that a convolution's kernel can compute.
 
-    These are up to two residuals, an activation, and a second result by another activation.
+    These are up to two residuals, an activation, and a second result with another activation.
     """
     count = sums(chain)
     if count < len(chain) and chain[count].name in {*ACTIVATIONS, "prelu"}:

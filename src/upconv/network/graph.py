@@ -1,13 +1,12 @@
 """The graph of a network: values, and nodes that compute them. This module computes nothing.
 
-A value is a number; the graph knows its shape (N, C, *size). A node has an operation, the values
-that it reads, and the values that it writes. The operation is a frozen dataclass with everything
-that does not change between runs. Nodes are listed in an order in which they can run. Passes are
-functions from one graph to another.
+A value is identified by a number; the graph stores its shape (N, C, *size). A node has an
+operation, the values that it reads, and the values that it writes. The operation is a frozen
+dataclass with everything that does not change between runs. Nodes are listed in an order in which
+they can run. Passes are functions from one graph to another.
 
-A pointwise *chain* is a tuple of `Op`s. It starts with one value and applies a sequence of
-operations, each with an optional second operand. The `epilogue` of a convolution or a norm is also
-a chain, so fusion concatenates two tuples.
+A pointwise *chain* is a tuple of `Op`s: operations that are applied in sequence to one value, each
+with an optional second operand. The `epilogue` of a convolution or a norm is also a chain.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Shape = tuple[int, ...]
 
 
 class Input(NamedTuple):
-    """The number of a node's input, as an operand of the node's chain.
+    """A node's input, by its number, as an operand of the node's chain.
 
-    broadcast: whether the input has extent 1 along axes where the chain's value has more.
+    broadcast: whether the input has extent 1 along axes where the chain's value is larger.
     """
 
     number: int
@@ -39,7 +38,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One step of a chain: `name` is a key of `definitions.FUNCTIONS`.
+    """One operation of a chain: `name` is a key of `definitions.FUNCTIONS`.
 
     The operand is a number, one number per channel (an array of shape (C,)), an `Input`, or None.
     The operation "store" has no operand: it makes the current value the node's next output. The
@@ -55,7 +54,7 @@ EXCHANGED = {
     "add": "add", "mul": "mul", "maximum": "maximum", "minimum": "minimum",
     "sub": "rsub", "rsub": "sub", "div": "rdiv", "rdiv": "div",
 }  # fmt: skip
-"""Operation on two values -> the same operation with its operands exchanged."""
+"""Operation on two values -> the equivalent operation on the exchanged operands."""
 
 
 class Operation:
@@ -66,11 +65,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution(Operation):
-    """A convolution of input 0, ordinary or transposed. `epilogue` reads further inputs.
+    """A convolution of input 0, ordinary or transposed; the `epilogue` may read further inputs.
 
-    weight: IOX if transposed, else OIX; bias: (out_channels,). keywords: the strides, padding,
-    dilation and groups of `conv_transpose` or `conv`. sums: the required summation order, by its
-    name in `Candidate.sums`; None for any order.
+    weight: IOX if transposed, else OIX; bias: (out_channels,). keywords: stride, padding, dilation
+    and groups, as in `conv_transpose` or `conv`. sums: the required summation order, as named in
+    `Candidate.sums`; None for any order.
     """
 
     weight: Array
@@ -83,7 +82,7 @@ class Convolution(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pointwise(Operation):
-    """A chain on input 0."""
+    """A chain that starts with input 0."""
 
     chain: Chain
 
@@ -117,11 +116,11 @@ class Pad(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm(Operation):
-    """Normalisation of input 0: (x - mean) / sqrt(variance + epsilon), then `epilogue`.
+    """Normalization of input 0: (x - mean) / sqrt(variance + epsilon), then `epilogue`.
 
-    Mean and variance are computed over the channels of each of `groups` groups. They also cover all
-    positions unless `per_position` (layer norm over channels). groups = C is instance norm. The
-    scale and offset per channel are the first two operations of `epilogue`.
+    Mean and variance are computed over the channels of each of `groups` groups and over all
+    positions; with `per_position`, at each position separately (layer norm over channels). groups =
+    C is instance norm. The epilogue begins with the scale and offset per channel.
     """
 
     groups: int
@@ -132,11 +131,12 @@ class Norm(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Lstm(Operation):
-    """The recurrence of an LSTM along the only spatial axis; its input is multiplied in advance.
+    """The recurrence of an LSTM along the only spatial axis.
 
-    Input 0 has the channels of the input, forget, cell and output gates. The result has the
-    channels of h, followed by those of the cell. Input 1, if present, is a result whose last
-    position is the initial state; otherwise that state is zero. weight: (4 H, H), for h.
+    Input 0 holds the gates' inputs, already multiplied by their weights: input, forget, cell and
+    output gate along the channels. The result has the channels of h, then those of the cell. Input
+    1, if present, is an earlier result, whose last position is the initial state (else zero).
+    weight: (4 H, H), for h.
     """
 
     weight: Array
@@ -151,8 +151,8 @@ class Lstm(Operation):
 class Resample(Operation):
     """Resampling, "nearest" or "linear" (half-pixel), by integer factors or to a size.
 
-    factors: one per spatial axis, or () if `sizes` has the size of the result. aligned: in linear
-    mode, whether the first and last positions of input and result coincide.
+    factors: one per spatial axis, or () if `sizes` is the size of the result. aligned: in linear
+    mode, whether the first and last positions of the input and the result coincide.
     """
 
     factors: tuple[int, ...]
@@ -162,13 +162,13 @@ class Resample(Operation):
 
     @property
     def by_position(self) -> bool:
-        """Whether the weights are different at each position."""
+        """Whether the weights differ from position to position."""
         return self.aligned or not self.factors
 
     def at(self, size: Sequence[int]) -> Resample:
-        """The same operation for this input size: by factors, if one pattern repeats, or to a size.
+        """Return this operation for an input size: by integer factors if possible, else to a size.
 
-        Aligned corners have other weights at each position, even if the factors are integers.
+        With aligned corners, weights differ at each position even if the factors are integers.
         """
         if self.aligned:
             sizes = self.sizes or tuple(n * f for n, f in zip(size, self.factors, strict=True))
@@ -181,11 +181,11 @@ class Resample(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Pool(Operation):
-    """The maximum or the average of windows; `padding` is (begin, end) per spatial axis.
+    """The maximum or the average of each window; `padding` is (begin, end) per spatial axis.
 
-    mode: "max" or "average". count_padding: whether averages include padded zeros. dilation: () for
-    1. ceil: whether a last window may begin within x or its padding and end beyond. windows: a
-    fixed number of adjacent windows per axis for every size; `kernel` is then ().
+    mode: "max" or "average". count_padding: whether averages include padded zeros. dilation: ()
+    means 1. ceil: whether a last window that begins in x or its padding may end beyond both.
+    windows: a fixed number of adjacent windows per axis at every size; `kernel` is then ().
     """
 
     mode: str
@@ -198,7 +198,7 @@ class Pool(Operation):
     windows: Shape = ()
 
     def at(self, size: Sequence[int]) -> Pool:
-        """The same pool with explicit kernel, stride and dilation per axis for a known size."""
+        """Return the pool for a known size, with explicit kernel, stride and dilation per axis."""
         if not self.windows:
             return replace(self, dilation=self.dilation or (1,) * len(self.kernel))
         kernel = tuple(n // count for n, count in zip(size, self.windows, strict=True))
@@ -206,12 +206,12 @@ class Pool(Operation):
         return replace(self, kernel=kernel, stride=kernel, padding=none, dilation=ones, windows=())
 
     def count(self, axis: int, size: int) -> int:
-        """Number of windows along an axis; `ShapeError` if there is none."""
+        """Return the number of windows along an axis; raise `ShapeError` if there is none."""
         kernel, stride, dilation = self.kernel[axis], self.stride[axis], self.dilation[axis]
         begin, end = self.padding[axis]
         count = convolved(size, kernel, stride, dilation, begin, end).size
         reach = count * stride + dilation * (kernel - 1) + 1
-        # One more window if positions are left over and it begins within x or its padding.
+        # If positions are left over, one more window fits that begins within x or its padding.
         more = self.ceil and reach - stride < size + begin + end and count * stride < size + begin
         return count + more
 
@@ -225,7 +225,7 @@ class ChannelPool(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PixelShuffle(Operation):
-    """Channels (C * prod(factors)) become positions: (C, *size * factors), in PyTorch's order."""
+    """Channels (C * prod(factors)) become positions (C, *size * factors), as in PyTorch."""
 
     factors: tuple[int, ...]
 
@@ -239,14 +239,14 @@ class PixelUnshuffle(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Permute(Operation):
-    """The channels with the numbers in `order`, in this order."""
+    """The channels that `order` lists, in that order."""
 
     order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Convert(Operation):
-    """A copy of input 0 in the layout and dtype of the output; passes insert most of them."""
+    """A copy of input 0 in the output's layout and dtype; passes insert most of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,7 +267,7 @@ class Form(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a program: the dtype of intermediate values, threads, the kernels' algorithm."""
+    """A program's options: intermediate values' dtype, number of threads, kernels' algorithm."""
 
     dtype: DType
     threads: int
@@ -279,10 +279,10 @@ class Graph:
     """A frozen graph of known sizes.
 
     inputs: the arguments of a run, by name, in order. outputs: the values that it returns. shapes:
-    (N, C, *size) of every value, whatever its layout. forms: values without an entry are channels
-    first and float32. views: values stored in a part of another value's array, with the index of
-    their first element along `part_axis` (`place.py`). held: values stored in a memory block of the
-    caller, with their first byte there (`histories.py`).
+    every value as (N, C, *size), independent of layouts. forms: values without an entry are float32
+    and channels first. views: values stored in another value's array, with that value and the index
+    of their first element along `part_axis` (`place.py`). held: values stored in a memory block
+    that belongs to the caller, with their offset in bytes (`histories.py`).
     """
 
     nodes: tuple[Node, ...]
@@ -294,20 +294,20 @@ class Graph:
     held: dict[int, int] = field(default_factory=dict)
 
     def form(self, value: int) -> Form:
-        """Layout and dtype of a value."""
+        """Return a value's layout and dtype."""
         return self.forms.get(value, Form())
 
     def part_axis(self, value: int) -> int:
-        """The axis of (N, C, *size) along which views are parts of arrays: the second axis in
-        memory, which is the channels or the first spatial axis."""
+        """Return the axis of (N, C, *size) along which views are parts of arrays. It is the second
+        axis in memory: the channels or the first spatial axis."""
         return 1 if self.form(value).layout is DataLayout.NCX else 2
 
     def with_nodes(self, nodes: list[Node]) -> Graph:
-        """The same graph with other nodes."""
+        """Return this graph with other nodes."""
         return replace(self, nodes=tuple(nodes))
 
     def readers(self) -> dict[int, list[Node]]:
-        """The nodes that read each value; a node that reads it twice is listed twice."""
+        """Return the nodes that read each value; a node that reads it twice is listed twice."""
         readers: dict[int, list[Node]] = {value: [] for value in self.shapes}
         for node in self.nodes:
             for value in node.inputs:
@@ -315,15 +315,15 @@ class Graph:
         return readers
 
     def writers(self) -> dict[int, Node]:
-        """The node that writes each value."""
+        """Return the node that writes each value."""
         return {value: node for node in self.nodes for value in node.outputs}
 
 
 def with_extent(shape: Shape, axis: int, extent: int) -> Shape:
-    """The shape with another extent along an axis."""
+    """Return the shape with its extent along one axis replaced."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def array_shape(shape: Shape, layout: DataLayout) -> Shape:
-    """The shape of the array that holds a value."""
+    """Return the shape of the array that holds a value."""
     return layout.shape(shape[0], shape[1], tuple(shape[2:]))

@@ -2,8 +2,8 @@
 
 A value that later pushes need has a *buffer*: the kept positions, followed by those that a push
 adds. If positions are the first axis in memory (one channels-last image), the buffer is in the
-block: nodes write after the kept positions, and read the buffer in place. For other buffers,
-programs take kept positions as inputs, concatenate and crop them, and return them as outputs.
+block: nodes write after the kept positions, and read the buffer in place. For all other values,
+programs receive the kept positions as inputs, concatenate and crop, and return what is to be kept.
 
 After a push, the positions to keep are copied to the start of the buffers in a second block, which
 the next push uses. A push that fails therefore leaves the history unchanged.
@@ -28,31 +28,31 @@ from .graph import Array, Form, Graph, Shape, array_shape, with_extent
 from .stream_schedule import Phase, State
 from .tables import records
 
-_APART = 128  # bytes, since processors fetch cache lines in pairs
+_ALIGNMENT = 128  # bytes, since processors fetch cache lines in pairs
 _POINTER = ctypes.c_void_p
 _COPIES = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER, ctypes.c_int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The layout of a block: the first byte and the capacity in positions of each value's buffer.
-    nbytes: the size of the block."""
+    """The layout of a block of `nbytes` bytes: for each value's buffer, the offset in bytes and the
+    capacity in positions."""
 
     offsets: Mapping[int, int]
     extents: Mapping[int, int]
     nbytes: int
 
     def block(self) -> Array:
-        """Memory for the buffers, aligned to a cache line."""
+        """Allocate a block, aligned to a pair of cache lines."""
         memory.require(self.nbytes, "the history of the stream")
-        room = np.zeros(self.nbytes + _APART, np.uint8)
-        first = -room.ctypes.data % _APART
+        room = np.zeros(self.nbytes + _ALIGNMENT, np.uint8)
+        first = -room.ctypes.data % _ALIGNMENT
         return room[first : first + self.nbytes]
 
 
 class Kept(NamedTuple):
-    """The memory of one stream: the arrays of values outside the block, the block, and the block
-    that the next push copies to."""
+    """The memory of one stream: the arrays outside the block, the block, and the spare block to
+    which the next push copies."""
 
     outside: Sequence[Array]
     layout: Layout
@@ -61,10 +61,10 @@ class Kept(NamedTuple):
 
 
 class Histories:
-    """The values of a network whose buffers are in a block, and the layout of blocks.
+    """The network values whose buffers are in a block, and the layout of blocks.
 
-    shapes: the shapes of all values, with any number of positions along the axis. forms: the forms
-    of all values; the attribute `forms` has only those in the block.
+    shapes: of all values, with any number of positions along the axis. forms: of all values; the
+    attribute `forms` has only the values in the block.
     """
 
     def __init__(self, shapes: Mapping[int, Shape], forms: Mapping[int, Form], axis: int) -> None:
@@ -77,21 +77,21 @@ class Histories:
         self.layout = Layout({}, {}, 0)
 
     def grown(self, extents: Mapping[int, int]) -> Layout:
-        """The layout, or a larger one with room for these numbers of positions per buffer."""
+        """Return the layout if each buffer has room for so many positions, else a larger one."""
         known = self.layout.extents
         extents = {value: count for value, count in extents.items() if value in self.forms}
         if all(count <= known.get(value, 0) for value, count in extents.items()):
             return self.layout
-        most, offsets, nbytes = dict(known), dict[int, int](), 0
+        larger, offsets, nbytes = dict(known), dict[int, int](), 0
         for value, count in extents.items():
-            most[value] = max(count, most.get(value, 0))
-        for value, count in most.items():
+            larger[value] = max(count, larger.get(value, 0))
+        for value, count in larger.items():
             offsets[value] = nbytes
-            nbytes += (-(-count * self._row_bytes(value) // _APART) + 1) * _APART
-        return Layout(offsets, most, nbytes)
+            nbytes += (-(-count * self._row_bytes(value) // _ALIGNMENT) + 1) * _ALIGNMENT
+        return Layout(offsets, larger, nbytes)
 
     def placed(self, graph: Graph, phase: Phase, layout: Layout) -> Graph:
-        """The graph of a phase with its buffers in the block instead of inputs and outputs."""
+        """Place a phase's buffers in the block, so that they are no longer inputs and outputs."""
         held = {value: n for value, n in phase.buffers.items() if value in self.forms}
         before = {n: held[value] for value, n in phase.waiting.items() if value in held}
         kept = zip(graph.outputs[len(phase.results) :], phase.kept, strict=True)
@@ -106,7 +106,7 @@ class Histories:
         )
 
     def kept(self, layout: Layout, counts: Mapping[int, int], arrays: Sequence[Array]) -> Kept:
-        """Copy the kept positions, `counts` per value, to the memory of a new stream."""
+        """Allocate a new stream's memory and copy the kept positions, `counts` per value, to it."""
         pairs = list(zip(counts, arrays, strict=True))
         outside = [array for value, array in pairs if value not in self.forms]
         kept = Kept(outside, layout, layout.block(), layout.block())
@@ -128,7 +128,7 @@ class Histories:
                 yield next(outside)
 
     def copies(self, before: State, after: State, layout: Layout) -> Copies:
-        """The copies between blocks after a push."""
+        """Return the copies between blocks that follow a push."""
         rows = []
         for value, count in after.kept.items():
             if value in self.forms:
@@ -138,13 +138,13 @@ class Histories:
         return Copies(rows)
 
     def _row_bytes(self, value: int) -> int:
-        """Bytes from one position to the next."""
+        """Return the distance in bytes from one position to the next."""
         _, channels, _, *size = self._shapes[value]
         return channels * prod(size) * self.forms[value].dtype.itemsize
 
 
 class Copies:
-    """Copies between blocks, (target, source, lines), in native code. They are thread-safe."""
+    """Copies between blocks, (target, source, lines), in native code, which is thread-safe."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int]]) -> None:
         dst, src, lines = np.array(rows, np.int64).reshape(-1, 3).T

@@ -1,7 +1,7 @@
-"""Instances of a program: an arena with the native steps that are bound to it.
+"""Program instances: an arena, with the native steps that are bound to it.
 
-An arena is in a buffer, which the programs of a network share. The system maps the pages of a new
-buffer one by one, which took 70 ms for HiFi-GAN V1 with 131 frames (one thread of a Zen 4).
+An arena is in a buffer, and a network's programs share their buffers. The system maps the pages of
+a new buffer one by one, which took 70 ms for HiFi-GAN V1 with 131 frames (one thread of a Zen 4).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .moves import conversion
 from .place import root
 from .tables import Target
 
-KEPT = 2  # idle buffers, or idle instances of a program
-_SPARE = 4  # a buffer is larger by a quarter, for later, larger sizes
-_ROUNDS = 10  # of timing steps
+KEPT = 2  # maximum number of idle buffers, and of a program's idle instances
+_SPARE = 4  # a new buffer is a quarter larger than needed, for larger sizes later
+_ROUNDS = 10  # of timing
 _LINE = 64
 
 STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
@@ -38,11 +38,11 @@ STEPS: dict[type[Operation], Callable[..., list[Step]]] = {
     Norm: norms.steps,
     Pointwise: pointwise.steps,
 }
-"""The native steps of operations; `windows` has all others but convolutions and conversions."""
+"""Operation -> its native steps. `windows` has all others, except convolutions and conversions."""
 
 
 class Buffer:
-    """Memory for the arena of one running call, aligned to a cache line."""
+    """Memory for one running call's arena, aligned to a cache line."""
 
     def __init__(self, nbytes: int) -> None:
         memory.require(nbytes, "the arena of the program")
@@ -62,7 +62,7 @@ class Buffers:
         return buffer in self._idle
 
     def take(self, buffer: Buffer) -> bool:
-        """Take a buffer for a call, unless another call uses it."""
+        """Take a buffer for a call; return False if another call is using it."""
         try:
             self._idle.remove(buffer)
         except ValueError:
@@ -70,20 +70,20 @@ class Buffers:
         return True
 
     def fitting(self, nbytes: int) -> Buffer:
-        """Take a buffer of at least `nbytes`, or allocate one; raise `MemoryLimitError` if it does
-        not fit."""
+        """Take an idle buffer of at least `nbytes`, or allocate one; raise `MemoryLimitError` if it
+        does not fit in memory."""
         for buffer in list(self._idle):
             if buffer.array.nbytes >= nbytes and self.take(buffer):
                 return buffer
         return Buffer(nbytes + nbytes // _SPARE)
 
     def give(self, buffer: Buffer) -> None:
-        """Return a buffer, so that other calls can take it."""
+        """Give a buffer back, so that other calls can take it."""
         self._idle.append(buffer)
 
 
 class Instance:
-    """An arena with the steps that are bound to it; one call at a time may run it."""
+    """An arena with the steps that are bound to it; only one call at a time may run it."""
 
     def __init__(self, compiled: Compiled, buffer: Buffer) -> None:
         graph, arena, self.buffer = compiled.graph, compiled.arena, buffer
@@ -100,7 +100,7 @@ class Instance:
         self._arrays = {}
         for value, shape in graph.shapes.items():
             holder, first = root(graph, value)
-            if holder in homes:  # passes leave shapes of values that no longer exist
+            if holder in homes:  # passes leave behind the shapes of values that no longer exist
                 part = slice(first, first + shape[graph.part_axis(value)])
                 self._arrays[value] = homes[holder][:, part]
         # Outputs in the arena are copied to the results after a run.
@@ -112,8 +112,8 @@ class Instance:
     def run(
         self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe, threads: int
     ) -> bool:
-        """Run on dense arrays and the block of held values; return whether the results are
-        valid."""
+        """Run on dense arrays, and the block of held values if there are any; return whether the
+        results are valid."""
         pairs = list(zip(results, self._copied, strict=True))
         arrays = [*inputs, *(result for result, copied in pairs if copied is None)]
         if block is not None:
@@ -126,7 +126,7 @@ class Instance:
         return True
 
     def times(self, threads: int) -> list[float]:
-        """Seconds of each node on zeros: the minimum of several runs in program order."""
+        """Time each node on zeros; return the shortest of several runs, in seconds per node."""
         self.buffer.array[:] = 0
         for array in self._outside:
             array[...] = 0
@@ -140,7 +140,7 @@ class Instance:
         return times
 
     def _steps(self, compiled: Compiled, node: Node, scratch: int) -> list[Step]:
-        """The steps of a node, bound to its arrays."""
+        """Return the steps of a node, bound to its arrays."""
         outputs, inputs = (
             [self._arrays[value] for value in values] for values in (node.outputs, node.inputs)
         )
@@ -156,7 +156,7 @@ class Instance:
 
 
 def _array(graph: Graph, value: int, room: Array | None = None, offset: int = 0) -> Array:
-    """An array for a value, in new memory or in `room`."""
+    """Create the array of a value, in new memory or in `room`."""
     form = graph.form(value)
     shape = array_shape(graph.shapes[value], form.layout)
     return np.ndarray(shape, form.dtype.numpy, room, offset)

@@ -1,8 +1,8 @@
-"""The table of operations: the name and the shape rule of each.
+"""The table of operations, with the name and the shape rule of each.
 
 A shape rule maps the shapes of a node's inputs to the shapes of its outputs. An open extent is
-None: while a network is built, only channels are known, and the rule checks only these. The same
-rule runs again when all extents are known.
+None. While a network is being built, often only its channels are known, and the rule checks only
+those. It runs again when all extents are known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 
 
 def output_shapes(operation: ir.Operation, inputs: Shapes) -> Shapes:
-    """The shapes of an operation's outputs; `ShapeError` if the input shapes do not fit."""
+    """Return an operation's output shapes; raise `ShapeError` if the input shapes do not fit."""
     outputs = KINDS[type(operation)].shapes(operation, inputs)
     for shape in outputs:
         if any(extent is not None and extent < 1 for extent in shape):
@@ -45,12 +45,12 @@ def output_shapes(operation: ir.Operation, inputs: Shapes) -> Shapes:
 
 
 def described_shape(shape: Sequence[object]) -> str:
-    """A shape as text: "(1, 80, ?)" if the last extent is open."""
+    """Describe a shape: "(1, 80, ?)" if the last extent is open."""
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
 
 
 def located(node: ir.Node) -> str:
-    """The name of a node's operation, and the line that added it, for an error."""
+    """Name a node's operation and the line that added it, for an error message."""
     return KINDS[type(node.operation)].name + (f" at {node.line}" if node.line else "")
 
 
@@ -66,21 +66,21 @@ def _convolution(operation: ir.Convolution, shapes: Shapes) -> Shapes:
         # A network fixes the order of a weight's axes, so `weight_layout` is no remedy.
         swapped = "weight_layout=" in error.remedy
         remedy = "Axes I and O look swapped: transpose the weight." if swapped else error.remedy
-        texts = (error.argument, error.got, error.expected, remedy)
-        raise type(error)(*(text.replace(str(_OPEN), "?") for text in texts)) from None
+        parts = (error.argument, error.got, error.expected, remedy)
+        raise type(error)(*(part.replace(str(_OPEN), "?") for part in parts)) from None
     known = (None if before is None else after for before, after in zip(x, result, strict=True))
     return _chain(operation.epilogue, tuple(known), shapes)
 
 
 def signature_of(operation: ir.Convolution, shape: ir.Shape) -> Signature:
-    """The signature of a convolution without its epilogue, for a float32 input of a shape."""
+    """Return a convolution's signature for a float32 input of a shape, without the epilogue."""
     rule = transposed if operation.transposed else convolution
     x, weight = Operand(shape, _FLOAT32), Operand(operation.weight.shape, _FLOAT32)
     return rule(x, weight, described(operation.bias), None, operation.keywords, None)
 
 
 def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
-    """The shapes of the stored values of a chain, and of its last value."""
+    """Return the shapes of a chain's stored values and of its last value."""
     stored = []
     for op in chain:
         if op.name == "store":
@@ -88,7 +88,7 @@ def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
         elif isinstance(op.operand, ir.Input):
             other = shapes[op.operand.number]
             shape = _common(
-                shape, _spread(other, shape) if op.operand.broadcast else other, op.name
+                shape, _broadcast(other, shape) if op.operand.broadcast else other, op.name
             )
         elif isinstance(op.operand, np.ndarray) and op.operand.shape != (shape[1],):
             expected = f"({shape[1]},), one number per channel of {described_shape(shape)}"
@@ -96,15 +96,15 @@ def _chain(chain: ir.Chain, shape: OpenShape, shapes: Shapes) -> Shapes:
     return (*stored, shape)
 
 
-def _spread(shape: OpenShape, to: OpenShape) -> OpenShape:
-    """A shape with its extents of 1 replaced by those of another shape."""
+def _broadcast(shape: OpenShape, to: OpenShape) -> OpenShape:
+    """Replace a shape's extents of 1 by those of another shape."""
     return tuple(b if a == 1 else a for a, b in zip(shape, to, strict=True))
 
 
 def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
-    """The common shape of two values, which may have open extents."""
+    """Return the common shape of two values, which may have open extents."""
     if not agree(first, second):
-        got, expected = described_shape(second), f"{described_shape(first)}, that of the first"
+        got, expected = described_shape(second), f"{described_shape(first)}, the first value's"
         remedy = "Pad, crop or resample one of them."
         if name in ir.EXCHANGED:
             remedy += " Values with one channel, or with one position, are broadcast."
@@ -113,7 +113,7 @@ def _common(first: OpenShape, second: OpenShape, name: str) -> OpenShape:
 
 
 def agree(first: Sequence[object], second: Sequence[object]) -> bool:
-    """Whether two shapes may be equal; None stands for any extent."""
+    """Return whether two shapes can be equal; None stands for any extent."""
     pairs = zip(first, second, strict=False)
     return len(first) == len(second) and all(a == b or None in (a, b) for a, b in pairs)
 
@@ -121,7 +121,7 @@ def agree(first: Sequence[object], second: Sequence[object]) -> bool:
 def _concat(operation: ir.Concat, shapes: Shapes) -> Shapes:
     """Add the extents along the axis; all other extents must agree."""
     axis, result = operation.axis, shapes[0]
-    name = "concat (channels aside)" if axis == 1 else f"concat (spatial axis {axis - 2} aside)"
+    name = f"concat (except {'channels' if axis == 1 else f'spatial axis {axis - 2}'})"
     for shape in shapes[1:]:
         aligned = (*shape[:axis], *result[axis : axis + 1], *shape[axis + 1 :])
         result = _common(result, aligned, name)
@@ -152,19 +152,19 @@ def _pad(operation: ir.Pad, shapes: Shapes) -> Shapes:
 
 
 def _norm(operation: ir.Norm, shapes: Shapes) -> Shapes:
-    _divides("groups", operation.groups, shapes[0])
+    _divide("groups", operation.groups, shapes[0])
     return _chain(operation.epilogue, shapes[0], shapes)
 
 
-def _divides(argument: str, number: int, shape: OpenShape) -> int:
-    """The number of channels divided by a number."""
+def _divide(argument: str, number: int, shape: OpenShape) -> int:
+    """Divide the number of channels by a number; raise `ShapeError` if a remainder is left."""
     if (shape[1] or 0) % number:
         raise ShapeError(argument, str(number), f"a divisor of the {shape[1]} channels of x")
     return (shape[1] or 0) // number
 
 
 def _pixel_shuffle(operation: ir.PixelShuffle, shapes: Shapes) -> Shapes:
-    channels = _divides("the product of the factors", prod(operation.factors), shapes[0])
+    channels = _divide("the product of the factors", prod(operation.factors), shapes[0])
     return _multiplied(operation, ((shapes[0][0], channels, *shapes[0][2:]),))
 
 
@@ -193,7 +193,7 @@ def _resample(operation: ir.Resample, shapes: Shapes) -> Shapes:
 
 
 def _multiplied(operation: ir.Resample | ir.PixelShuffle, shapes: Shapes) -> Shapes:
-    """The spatial extents times the factors."""
+    """Multiply the spatial extents by the factors."""
     extents = zip(shapes[0][2:], operation.factors, strict=True)
     return ((*shapes[0][:2], *(None if size is None else size * f for size, f in extents)),)
 
@@ -218,7 +218,7 @@ def _pool(operation: ir.Pool, shapes: Shapes) -> Shapes:
 
 
 def _lstm(operation: ir.Lstm, shapes: Shapes) -> Shapes:
-    """The channels of h and the cell; the state may have any number of positions."""
+    """Return the shape with the channels of h and the cell; the state may have any size."""
     batch, channels, *size = shapes[0]
     if len(size) > 1:
         expected = "(N, C, positions), one spatial axis"

@@ -1,4 +1,4 @@
-"""The methods that add layers to a network; each checks its arguments at once."""
+"""The methods that add layers to a network; each one checks its arguments at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import Nodes, Value
 
 
 class Layers:
-    """The methods of `Network` that add nodes. Each takes values and returns a new value."""
+    """The methods of `Network` that add nodes. Each one takes values and returns a new value."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -26,7 +26,7 @@ class Layers:
         self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1, activation: Any = None,
     ) -> Value:  # fmt: skip
-        """A convolution, as in `upconv.conv`.
+        """Convolve x, as in `upconv.conv`.
 
         weight: (F, C/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
         """
@@ -37,7 +37,7 @@ class Layers:
         self, x: Value, weight: Any, bias: Any = None, *, stride: Any = 1, padding: Any = 0,
         output_padding: Any = 0, dilation: Any = 1, groups: int = 1, activation: Any = None,
     ) -> Value:  # fmt: skip
-        """A transposed convolution, as in `upconv.conv_transpose`.
+        """Convolve x with a transposed kernel, as in `upconv.conv_transpose`.
 
         weight: (C, F/groups, *kernel). bias: (F,). activation: as in `activation`, or None.
         """
@@ -45,7 +45,7 @@ class Layers:
         return self._convolution(x, weight, bias, Keywords.of(*words), True, activation)
 
     def activation(self, x: Value, activation: Any) -> Value:
-        """An activation: its name, or a pair of name and operand.
+        """Apply an activation, given by name or as a pair (name, operand).
 
         "relu", "relu6", "tanh", "sigmoid", "hard_sigmoid", "log_sigmoid", "silu", "hard_swish",
         "gelu" (with erf), "gelu_tanh", "mish", "selu", "softplus"; ("leaky_relu", slope), by
@@ -57,35 +57,35 @@ class Layers:
         return self._nodes.insert(ir.Pointwise(chain), x)
 
     def add(self, x: Value, y: Any) -> Value:
-        """The sum of x and y; y is a value, a number, or an array with one number per channel (C,).
+        """Add x and y; y is a value, a number, or an array (C,) with one number per channel.
 
-        A value with extent 1 along the batch, the channels or all spatial axes is broadcast there,
-        as in (N, C, 1, 1) and (N, C, H, W).
+        A value whose extent is 1 along the batch, the channels or all spatial axes is broadcast
+        along these, as in (N, C, 1, 1) and (N, C, H, W).
         """
         return self._nodes.combined("add", x, y)
 
     def sub(self, x: Value, y: Any) -> Value:
-        """The difference x - y, with operands as in `add`."""
+        """Subtract y from x, with operands as in `add`."""
         return self._nodes.combined("sub", x, y)
 
     def mul(self, x: Value, y: Any) -> Value:
-        """The product of x and y, with operands as in `add`."""
+        """Multiply x by y, with operands as in `add`."""
         return self._nodes.combined("mul", x, y)
 
     def div(self, x: Value, y: Any) -> Value:
-        """The quotient x / y, with operands as in `add`."""
+        """Divide x by y, with operands as in `add`."""
         return self._nodes.combined("div", x, y)
 
     def maximum(self, x: Value, y: Any) -> Value:
-        """The larger of x and y, or NaN if either is NaN, with operands as in `add`."""
+        """Return the larger of x and y, or NaN if either is NaN, with operands as in `add`."""
         return self._nodes.combined("maximum", x, y)
 
     def minimum(self, x: Value, y: Any) -> Value:
-        """The smaller of x and y, or NaN if either is NaN, with operands as in `add`."""
+        """Return the smaller of x and y, or NaN if either is NaN, with operands as in `add`."""
         return self._nodes.combined("minimum", x, y)
 
     def clip(self, x: Value, low: float | None = None, high: float | None = None) -> Value:
-        """x limited to the interval from `low` to `high`; None means no limit."""
+        """Limit x to the interval from `low` to `high`; None means no limit."""
         bounds = (("maximum", "low", low), ("minimum", "high", high))
         chain = tuple(Op(op, number(name, y)) for op, name, y in bounds if y is not None)
         if [op.operand for op in chain] == [0.0, 6.0]:
@@ -95,19 +95,19 @@ class Layers:
     def batch_norm(
         self, x: Value, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float = 1e-5
     ) -> Value:
-        """scale * (x - mean) / sqrt(variance + epsilon) + offset, with arrays (C,).
+        """Compute scale * (x - mean) / sqrt(variance + epsilon) + offset, with arrays (C,).
 
-        scale and offset may be None, for 1 and 0. After a convolution it takes no time.
+        scale may be None for 1, and offset for 0. After a convolution, batch norm takes no time.
         """
         arguments = (scale, offset, mean, variance, epsilon, self._nodes.check("x", x).channels)
         return self._nodes.insert(ir.Pointwise(operands.batch_norm_chain(*arguments)), x)
 
     def lstm(self, x: Value, weight: Any, hidden_weight: Any, bias: Any = None) -> Value:
-        """A one-layer LSTM along the only spatial axis, from the first position to the last.
+        """Apply a one-layer LSTM along the only spatial axis, from the first position to the last.
 
         weight: (4 H, C) for x; hidden_weight: (4 H, H) for the previous result; bias: (4 H,), the
-        sum of PyTorch's two biases. Rows belong to the input, forget, cell and output gates, in
-        PyTorch's order. The result has H channels. The initial state is zero.
+        sum of PyTorch's two biases. Rows are those of the input, forget, cell and output gates, as
+        in PyTorch. The result has H channels. The initial state is zero.
         """
         weight = operands.array_of("weight", weight)
         hidden = operands.array_of("hidden_weight", hidden_weight)
@@ -122,39 +122,39 @@ class Layers:
     def instance_norm(
         self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
     ) -> Value:
-        """Normalisation of each channel of each image over its positions; scale, offset: (C,)."""
+        """Normalize each channel of each image over its positions; scale, offset: (C,)."""
         return self.group_norm(x, self._nodes.check("x", x).channels, scale, offset, epsilon)
 
     def group_norm(
         self, x: Value, groups: int, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
     ) -> Value:
-        """Normalisation of each group of channels of each image; scale, offset: (C,)."""
+        """Normalize each group of channels of each image; scale, offset: (C,)."""
         return self._norm(x, integer("groups", groups, 1), False, scale, offset, epsilon)
 
     def layer_norm(
         self, x: Value, scale: Any = None, offset: Any = None, epsilon: float = 1e-5
     ) -> Value:
-        """Normalisation over the channels at each position; scale, offset: (C,)."""
+        """Normalize over the channels at each position; scale, offset: (C,)."""
         return self._norm(x, 1, True, scale, offset, epsilon)
 
     # Channels and positions -----------------------------------------------------------------------
 
     def concat(self, *xs: Value) -> Value:
-        """The channels of all values, one value after another."""
+        """Concatenate the channels of all values."""
         if not xs:
             raise ArgumentError("the values of concat", "none", "at least one")
         return self._nodes.insert(ir.Concat(), *xs)
 
     def slice(self, x: Value, start: int, stop: int) -> Value:
-        """The channels from `start` to `stop`."""
+        """Return the channels from `start` to `stop`."""
         return self._nodes.insert(ir.Slice(integer("start", start, 0), integer("stop", stop, 0)), x)
 
     def permute(self, x: Value, order: Any) -> Value:
-        """The channels of x with the numbers in `order`, in this order."""
+        """Return the channels of x that `order` lists, in that order."""
         return self._nodes.insert(ir.Permute(operands.numbers("order", order)), x)
 
     def channel_shuffle(self, x: Value, groups: int) -> Value:
-        """The first channel of every group, then the second of every group, and so on."""
+        """Return the first channel of every group, then the second of every group, and so on."""
         channels, groups = self._nodes.check("x", x).channels, integer("groups", groups, 1)
         if channels % groups:
             raise ShapeError("groups", str(groups), f"a divisor of the {channels} channels of x")
@@ -181,9 +181,9 @@ class Layers:
     def upsample(
         self, x: Value, factors: Any, mode: str = "nearest", *, align_corners: bool = False
     ) -> Value:
-        """Upsampling by integer factors, "nearest" or "linear", as in PyTorch's `interpolate`.
+        """Upsample by integer factors, "nearest" or "linear", as in PyTorch's `interpolate`.
 
-        align_corners: in linear mode, whether the first and the last positions stay in place.
+        align_corners: in linear mode, whether the first and last positions stay in place.
         """
         multiples = operands.per_axis("factors", factors, self._nodes.rank(x), 1)
         return self._resample(x, ir.Resample(multiples, mode), align_corners)
@@ -191,9 +191,9 @@ class Layers:
     def resize(
         self, x: Value, size: Any, mode: str = "nearest", *, align_corners: bool = False
     ) -> Value:
-        """Resampling to a size, "nearest" or "linear", as in PyTorch's `interpolate`.
+        """Resample to a size, "nearest" or "linear", as in PyTorch's `interpolate`.
 
-        align_corners: in linear mode, whether the first and the last positions stay in place.
+        align_corners: in linear mode, whether the first and last positions stay in place.
         """
         sizes = operands.per_axis("size", size, self._nodes.rank(x), 1)
         return self._resample(x, ir.Resample((), mode, sizes), align_corners)
@@ -210,7 +210,7 @@ class Layers:
         self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, *, dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> Value:  # fmt: skip
-        """The maximum of each window; `stride` defaults to the kernel.
+        """Return the maximum of each window; `stride` defaults to the kernel.
 
         ceil_mode: whether a last window may end beyond x and its padding.
         """
@@ -220,12 +220,12 @@ class Layers:
         self, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
         count_padding: bool = True, *, dilation: Any = 1, ceil_mode: bool = False,
     ) -> Value:  # fmt: skip
-        """The average of each window, with windows as in `max_pool`; padded zeros count unless
-        `count_padding` is False."""
+        """Return the average of each window, with windows as in `max_pool`; padded zeros count
+        unless `count_padding` is False."""
         return self._pool("average", x, kernel, stride, padding, dilation, ceil_mode, count_padding)
 
     def adaptive_pool(self, x: Value, windows: Any = 1, mode: str = "average") -> Value:
-        """The "max" or "average" of a number of windows per axis, which must divide the size of x.
+        """Pool x by "max" or "average" into a number of windows per axis that divides its size.
 
         One window covers all positions and gives (N, C, 1, ...).
         """
@@ -234,12 +234,12 @@ class Layers:
         return self._nodes.insert(ir.Pool(mode, (), (), (), windows=counts), x)
 
     def channel_pool(self, x: Value, mode: str = "average") -> Value:
-        """The "max" or "average" of all channels at each position: (N, 1, \\*size)."""
+        """Return the "max" or "average" of all channels at each position: (N, 1, \\*size)."""
         operands.one_of("mode", mode, ("max", "average"))
         return self._nodes.insert(ir.ChannelPool(mode), self._nodes.check("x", x))
 
     def softmax(self, x: Value) -> Value:
-        """exp(x) divided by its sum over the channels, at each position."""
+        """Divide exp(x) by its sum over the channels, at each position."""
         powers = self.activation(self.sub(x, self.channel_pool(x, "max")), "exp")
         return powers / (self.channel_pool(powers) * x.channels)
 

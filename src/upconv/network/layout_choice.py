@@ -1,8 +1,8 @@
-"""The layout of every value, channels first or last, by the cost of kernels and conversions.
+"""The choice of channels first or last for every value, by the cost of kernels and conversions.
 
-Every node gets one of two labels. The engine's candidates give the cost of a convolution with each
-label. A value costs a conversion if a reader's label differs from its writer's. The total cost is
-minimal at a minimum cut of a graph that separates channels first from channels last (Greig,
+Every node is given one of two labels. The engine's candidates state what a convolution costs under
+each label. A value must be converted if a reader's label differs from its writer's. The total cost
+is minimal at a minimum cut of a graph that separates channels first from channels last (Greig,
 Porteous and Seheult 1989), so the choice is optimal under the cost model.
 """
 
@@ -17,22 +17,22 @@ from ..problem import DataLayout, DType
 from . import graph as ir
 
 _BYTE = 0.25
-"""Cycles of a thread per byte that a copy reads or writes in main memory."""
+"""Cycles that a thread needs per byte that a copy reads from or writes to main memory."""
 _FIRST, _LAST = "first", "last"
 _NONE: Mapping[int, ir.Form] = {}
 
 Cost = Callable[[ir.Convolution, ir.Shape, DataLayout], float]
-"""Function: the cycles of a convolution for an input shape in a layout."""
+"""Function that returns the cycles of a convolution for an input shape and a layout."""
 
 
 def laid_out(
     graph: ir.Graph, layouts: Sequence[DataLayout], dtype: DType,
     inner: Mapping[int, ir.Form] = _NONE,
 ) -> ir.Graph:  # fmt: skip
-    """The graph with a form for each value, and conversions where layouts or dtypes differ.
+    """Give each value a form, and insert conversions where layouts or dtypes differ.
 
-    layouts: the nodes' layouts, in order. inner: the forms of inputs and outputs that callers do
-    not see; all others are channels first and float32.
+    layouts: the nodes' layouts, in order. inner: the forms of inputs and outputs that callers never
+    see; all other inputs and outputs are channels first and float32.
     """
     forms = {value: inner.get(value, ir.Form()) for value in graph.inputs.values()}
     shapes, nodes = dict(graph.shapes), []
@@ -58,7 +58,7 @@ def laid_out(
 
 
 def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[DataLayout, ...]:
-    """The layout of each node at the minimal total cost."""
+    """Return the layout of each node, at minimal total cost."""
     flow = _Flow()
 
     def copy(value: int) -> float:
@@ -81,9 +81,9 @@ def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[Dat
             flow.add(name, _LAST, inf)
         elif isinstance(operation, ir.Concat | ir.Slice):
             flow.add(_FIRST, name, copy(node.outputs[0]))
-        elif isinstance(operation, ir.Permute | ir.PixelUnshuffle):  # by single channels
+        elif isinstance(operation, ir.Permute | ir.PixelUnshuffle):  # channels last: one by one
             flow.add(_FIRST, name, 8 * copy(node.outputs[0]))
-        elif isinstance(operation, ir.Resample) and operation.by_position:  # by single positions
+        elif isinstance(operation, ir.Resample) and operation.by_position:  # positions one by one
             flow.add(name, _LAST, 8 * copy(node.outputs[0]))
     for value in graph.outputs:
         readers[value].append(_FIRST)
@@ -102,7 +102,7 @@ def labels(graph: ir.Graph, dtype: DType, threads: int, cost: Cost) -> tuple[Dat
 
 
 class _Flow:
-    """A flow network, and its minimum cut by shortest augmenting paths."""
+    """A flow network, whose minimum cut is found by shortest augmenting paths."""
 
     def __init__(self) -> None:
         self._residual: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -113,7 +113,7 @@ class _Flow:
         self._residual[head][tail] += 0.0
 
     def cut_off(self, source: str, sink: str) -> set[str]:
-        """The vertices on the sink's side of the minimum cut."""
+        """Return the vertices on the sink's side of the minimum cut."""
         while True:
             before = {source: source}
             queue = deque([source])

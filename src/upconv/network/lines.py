@@ -1,6 +1,6 @@
-"""Tables of taps, the inputs that each result reads, and the steps of window operations by them.
+"""Steps of window operations, and their tables of taps: the inputs that each result reads.
 
-Steps compute line by line for channels first, else by vectors of channels or one element at a time.
+Steps compute lines for channels first, otherwise vectors of channels or single elements.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .graph import Array, Pad, PixelShuffle, Pool, Resample
 from .matrices import position_stride
 from .tables import PART_BYTES, StepTables, Target, elements, images, job_parts, records
 
-_SHARE = 64  # the fewest channels of a job
+_MIN_CHANNELS = 64  # per job
 _STRIDE = 8  # the largest window stride that vector shuffles support
 Windows = Pad | PixelShuffle | Pool | Resample
 
 
 class Taps(NamedTuple):
-    """The taps of each position of a result along an axis, as arrays of shape (out, taps).
+    """The taps of each result position along an axis, as arrays of shape (out, taps).
 
-    offsets: bytes in the input. real: whether the tap is inside the input.
+    offsets: in the input, in bytes. real: whether the tap is inside the input.
     """
 
     offsets: NDArray[np.int64]
@@ -39,8 +39,8 @@ class Taps(NamedTuple):
 
 
 def taps_along(operation: Windows, axis: int, size: int, step: int, channel: int) -> Taps:
-    """Return the taps along an axis of `size` positions. Positions are `step` bytes apart, channels
-    `channel` bytes."""
+    """Return the taps along an axis of `size` positions, which are `step` bytes apart; channels are
+    `channel` bytes apart."""
     if isinstance(operation, Pool):
         return _pool_taps(operation, axis, size, step)
     if isinstance(operation, Pad):
@@ -105,7 +105,7 @@ def product(axes: Sequence[Taps]) -> Taps:
 
 
 def tap_tables(taps: Taps, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return taps as tables of positions and of taps; results are `step` bytes apart."""
+    """Convert taps to a table of positions and a table of taps; results are `step` bytes apart."""
     counts = taps.real.sum(1)
     first = np.cumsum(counts) - counts
     rows = records(ROW, len(counts), to=np.arange(len(counts)) * step, tap=first, taps=counts)
@@ -118,7 +118,7 @@ def tap_tables(taps: Taps, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
 def channels_first(
     operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
 ) -> Step:
-    """The step for channels first: rows of positions, with separate code for the last axis.
+    """Return the step for channels first, by rows of positions; the last axis has its own code.
 
     sources: the byte offset of each channel in an image of x.
     """
@@ -147,7 +147,7 @@ def channels_first(
     if _alone(last, factor, size[-1]):
         last, factor = "window" if dilation == 1 else last, 1
     lanes = target.cpu.lanes(BYTES[computed])
-    # Vectors may begin at the last positions and reach beyond them.
+    # A vector may begin at one of the last positions and extend beyond them.
     line = int(parts["count"].max()) + 2 * lanes * (factor + 1)
     segment = -(-line * BYTES[computed] // LINE) * LINE
     tables = _tables(operation, out, x)
@@ -165,7 +165,7 @@ def channels_first(
 
 
 def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
-    """Tables with only the value of positions outside the input."""
+    """Return tables that hold only the value of positions outside the input."""
     tables = StepTables(out, x)
     value = operation.value if isinstance(operation, Pad) else 0
     tables.add(fill=np.full(1, value, x.dtype))
@@ -173,7 +173,7 @@ def _tables(operation: Windows, out: Array, x: Array) -> StepTables:
 
 
 def _points(operation: Windows, out: Array, x: Array, axes: list[Taps], to: int) -> StepTables:
-    """Tables for code that works position by position; results are `to` bytes apart."""
+    """Return tables for code that works position by position; results are `to` bytes apart."""
     rows, taps = tap_tables(product(axes[:-1]), len(axes[-1].offsets) * to)
     line_rows, line_taps = tap_tables(axes[-1], to)
     tables = _tables(operation, out, x)
@@ -182,18 +182,18 @@ def _points(operation: Windows, out: Array, x: Array, axes: list[Taps], to: int)
 
 
 def _alone(last: str, stride: int, width: int) -> bool:
-    """Whether each job computes a single window of a row."""
+    """Return whether each job computes a single window of a row."""
     return last == "pool" and (stride > _STRIDE or width == 1)
 
 
 def _jobs(
     last: str, factor: int, rows: int, width: int, begin: int, kernel: int, taps: int, item: int
 ) -> Array:
-    """The jobs of a result's rows, and the positions that they need from an input's row.
+    """Divide a result's rows into jobs, each with the positions that it needs of an input row.
 
-    taps: the number of rows per line. item: bytes of an element.
+    taps: the number of input rows per line. item: the bytes of an element.
     """
-    if _alone(last, factor, width):  # one window per job, from all rows or, if it is alone, some
+    if _alone(last, factor, width):  # one window per job; if each row has only one, of some rows
         size = PART_BYTES if width > 1 else max(1, kernel * taps * item)
         parts = job_parts(rows, width, 1, size)
     else:
@@ -213,14 +213,14 @@ _UP = ("nearest", "linear", "shuffle")
 
 
 def _reduce(operation: Windows) -> str:
-    """The reduction over the taps of a position."""
+    """Return the reduction over a position's taps."""
     if isinstance(operation, Pool):
         return "max" if operation.mode == "max" else "sum"
     return "sum" if isinstance(operation, Resample) and operation.mode == "linear" else "pick"
 
 
 def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
-    """The properties of the last axis that `Line` needs, its padding at the beginning, and the
+    """Return the last axis's properties that `Line` needs, its padding at the beginning, and the
     extent of a window."""
     reduce = _reduce(operation)
     if isinstance(operation, Pool):
@@ -238,7 +238,7 @@ def _last_axis(operation: Windows) -> tuple[str, str, int, str, int, int]:
 def one_by_one(
     operation: Windows, out: Array, x: Array, target: Target, sources: Array | None = None
 ) -> Step:
-    """The step for all other cases: one channel of one position at a time."""
+    """Return the step for all other cases, by single channels of single positions."""
     step = to = channel = to_channel = x.itemsize
     if target.layout is DataLayout.NXC:
         step, to = position_stride(x), position_stride(out)
@@ -263,7 +263,7 @@ def one_by_one(
 
 
 def channels_last(operation: Windows, out: Array, x: Array, target: Target) -> Step:
-    """The step for channels last: vectors of channels, tables for all axes."""
+    """Return the step for channels last, by vectors of channels, with tables for all axes."""
     *outer, width, channels = out.shape[1:]
     step, item = position_stride(x), x.itemsize
     taps = [
@@ -272,9 +272,9 @@ def channels_last(operation: Windows, out: Array, x: Array, target: Target) -> S
     ]
     tables = _points(operation, out, x, taps, position_stride(out))
     parts = job_parts(prod(outer), width, 1, channels * item)
-    shares = 1  # of the channels, if there are few positions
+    shares = 1  # parts of the channels, more than one if there are few positions
     jobs = len(parts) * len(x)
-    while jobs * shares < 4 * target.threads and channels % (2 * shares * _SHARE) == 0:
+    while jobs * shares < 4 * target.threads and channels % (2 * shares * _MIN_CHANNELS) == 0:
         shares *= 2
     tables.values["channels"] = share = channels // shares
     listed = images(out, x, np.arange(shares) * share * item, share * item)

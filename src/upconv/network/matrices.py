@@ -1,17 +1,17 @@
-"""Arrays of one shape as matrices, so that native code is independent of ranks and layouts.
+"""Arrays of equal shape as matrices, so that native code need not know ranks and layouts.
 
 Element (i, r, c) of an array is at address + i * image + r * row + c * itemsize. There are `images`
 matrices with `rows` rows of `length` elements, possibly followed by a shorter row. Axes are merged
 if they are contiguous in all arrays.
 
-Numbers per channel (scales, slopes) are numbers per row or per column:
+Numbers per channel (scales, slopes) become numbers per row or per column:
 
     channels first                      rows are channels, columns are positions
     channels first, few positions       a row is an image; the table repeats each number
     channels last                       a row is several positions; the table repeats as a whole
 
-An array that is broadcast along an axis has stride 0 there. If the axis runs along rows, each row
-has one element of the array: a *scalar*. Each row then belongs to one channel or position.
+An array that is broadcast along an axis has stride 0 there. If the axis runs along rows, the array
+has one element per row: a *scalar*. Each row then belongs to one channel or position.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..problem import DataLayout
 from .graph import Array
 
 FEW_POSITIONS = 64
-"""Rows with fewer positions are joined: the remainder of a row takes as long as a few vectors."""
-_LEAST_ROW = 512  # elements of a joined row for channels last
+"""Shorter rows are merged, because a row's remainder takes as long as a few vectors."""
+_MIN_ROW = 512  # elements of a merged row for channels last
 PIECE_BYTES = 64 << 10
-_LEAST_PIECE = 8 << 10
+_MIN_PIECE = 8 << 10
 
 
 class Matrices(NamedTuple):
-    """The matrices of several arrays; `rest` is the length of a shorter row after the others.
+    """Several arrays as matrices; `rest` is the length of a shorter last row.
 
-    `strides` holds the bytes from image to image and from row to row of each array. `per_row` means
-    that a row has one channel. Tables per channel repeat each number `repeats` times, and then the
-    whole table `tiles` times. `scalars` are the indices of arrays with one element per row.
+    `strides` holds, for each array, the bytes from image to image and from row to row. `per_row`
+    means that each row has one channel. Tables per channel repeat each number `repeats` times, and
+    the result `tiles` times. `scalars` are the indices of arrays with one element per row.
     """
 
     images: int
@@ -57,7 +57,7 @@ class Matrices(NamedTuple):
         cls, arrays: Sequence[Array], layout: DataLayout, *, lanes: int, by_channel: bool,
         by_image: bool = False,
     ) -> Matrices:  # fmt: skip
-        """The matrices of arrays with the shape of array 0; other arrays may have extents of 1.
+        """View arrays of equal shape as matrices; all but array 0 may have extents of 1 instead.
 
         by_channel: each row or column belongs to one channel. by_image: images are not merged.
         """
@@ -106,7 +106,7 @@ class Matrices(NamedTuple):
         if not by_channel:
             return cls(batch, 1, total, 0, tuple((image, 0) for image in images), False)
         length = lcm(channels, lanes)
-        length *= -(-_LEAST_ROW // length)
+        length *= -(-_MIN_ROW // length)
         if length > total:  # a single row of any length
             length = total
         rows = tuple(length * array.itemsize for array in arrays)
@@ -122,11 +122,11 @@ class Matrices(NamedTuple):
         return np.tile(repeated, (*[1] * (numbers.ndim - 1), self.tiles))
 
     def pieces(self, itemsize: int, threads: int) -> NDArray[Any]:
-        """The parts of one image's matrix for jobs, as records of `PIECE`: about 64 KiB each, or
-        less if threads would otherwise have no work."""
+        """Divide one image's matrix into pieces for jobs (records of `PIECE`): about 64 KiB each,
+        or less if threads would otherwise be idle."""
         total = self.images * (self.rows * self.length + self.rest)
         share = total * itemsize // (4 * threads)
-        size = max(_LEAST_PIECE, min(PIECE_BYTES, share)) // itemsize
+        size = max(_MIN_PIECE, min(PIECE_BYTES, share)) // itemsize
         columns = min(self.length, -(-size // 64) * 64)
         rows = max(1, size // max(1, self.length))
         first_row, first_column = np.mgrid[0 : self.rows : rows, 0 : self.length : columns]
@@ -141,7 +141,7 @@ class Matrices(NamedTuple):
 
 
 def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Matrices:
-    """The matrices of the channel groups of one image: positions are rows for channels last, else
+    """Return one image's channel groups as matrices; positions are rows for channels last, else
     columns."""
     batch, channels, *size = (arrays[0].shape[axis] for axis in layout.to_ncx(arrays[0].ndim - 2))
     assert batch == 1  # noqa: S101 - our own invariant
@@ -159,7 +159,7 @@ def by_position(arrays: Sequence[Array], layout: DataLayout, groups: int) -> Mat
 def _broadcast(
     arrays: Sequence[Array], layout: DataLayout, images: int, rows: int, length: int
 ) -> Matrices:
-    """Matrices whose rows are channels, or positions for channels last."""
+    """Return matrices whose rows are channels or, for channels last, positions."""
     first, strides, scalars = layout is DataLayout.NCX, [], []
     for number, array in enumerate(arrays):
         _, channels, *size = (array.shape[axis] for axis in layout.to_ncx(array.ndim - 2))
@@ -172,12 +172,12 @@ def _broadcast(
 
 
 def image_stride(array: Array) -> int:
-    """Bytes from one image to the next; 0 for a single image."""
+    """Return the distance in bytes from one image to the next; 0 for a single image."""
     return int(array.strides[0]) if len(array) > 1 else 0
 
 
 def position_stride(array: Array) -> int:
-    """Bytes from one position to the next, in an array with evenly spaced positions."""
+    """Return the distance in bytes between positions, which must be evenly spaced."""
     channels = int(array.shape[-1])
     step, extent = 0, 1
     for axis in range(array.ndim - 2, 0, -1):

@@ -1,9 +1,9 @@
-"""The offsets of a graph's values in one arena, which are known before anything runs.
+"""The offsets of a graph's values in one arena, computed before anything runs.
 
 A value is live from the first node that writes it to the last one that reads it or a view of it.
-Two values share bytes only if one of them is dead before the other is written. The result of a
-pointwise node overwrites its first input if no other node reads that input later. Inputs and
-outputs are not in the arena: they are in the caller's arrays.
+Two values share bytes only if one of them is dead before the other is written. A pointwise node
+overwrites its first input if no other node reads that input later. Inputs and outputs are in the
+caller's arrays, not in the arena.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .graph import Convolution, Graph, Pointwise
 from .place import root
 
 ALIGNMENT = 64
-"""Bytes of a cache line; each value begins at a multiple of it."""
+"""Bytes of a cache line; each value begins at a multiple of this."""
 
 
 class Arena(NamedTuple):
@@ -35,7 +35,7 @@ class _Life(NamedTuple):
 
 
 def arena(graph: Graph) -> Arena:
-    """Place large values first, each at the lowest offset that no live value occupies."""
+    """Place values from large to small, each at the lowest offset that is free while it is live."""
     homes, lives = _lives(graph)
     callers = outside(graph).keys() | graph.held
     lives = {value: life for value, life in lives.items() if value not in callers}
@@ -57,10 +57,10 @@ def arena(graph: Graph) -> Arena:
 
 
 def outside(graph: Graph) -> dict[int, None]:
-    """The values in the caller's arrays, in order: inputs, then outputs.
+    """Return the values that are in the caller's arrays: inputs, then outputs, in order.
 
-    An output that a convolution writes together with another value stays in the arena until the
-    end, since kernels use a fixed distance between the two.
+    An output that a convolution writes together with another value stays in the arena, since
+    kernels require a fixed distance between the two.
     """
     paired = {
         root(graph, value)[0]
@@ -72,7 +72,7 @@ def outside(graph: Graph) -> dict[int, None]:
 
 
 def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
-    """For each value that is not a view, the value whose memory it uses; and the live ranges."""
+    """Return which value's memory each value uses, except views; and the live ranges."""
     times: dict[int, list[int]] = {}  # when each value that is not a view is written or read
     uses = enumerate((*node.inputs, *node.outputs) for node in graph.nodes)
     for time, values in ((-1, graph.inputs.values()), *uses, (len(graph.nodes), graph.outputs)):
@@ -97,6 +97,6 @@ def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
 
 
 def nbytes_of(graph: Graph, value: int) -> int:
-    """Bytes of a value, in whole cache lines."""
+    """Return the size of a value in bytes, rounded up to whole cache lines."""
     nbytes = prod(graph.shapes[value]) * graph.form(value).dtype.itemsize
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

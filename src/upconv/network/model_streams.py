@@ -1,8 +1,8 @@
-"""Streams of a framework's models: the network for all lengths, and its stream.
+"""Streams of a framework's models: one network for all lengths, and its stream.
 
 A front end captures a model as a network of known sizes. `stream_of_model` captures the model at
 several lengths, one of them very large. If all captures have the same operations, the model is
-assumed to have them at every length; otherwise an error names the first difference. Paddings and
+assumed to have them at every length; otherwise an error names the first difference. Padding and
 slices must therefore be relative to the ends of an axis.
 """
 
@@ -23,13 +23,13 @@ from .stream_sources import Source
 from .streams import NetworkStream
 
 FAR = 1_000_003
-"""A length beyond any condition on short inputs; captures have no data."""
+"""A length to which no condition on short inputs applies; captures hold no data."""
 
 
 class Captured(NamedTuple):
-    """A network of known sizes, and the axes of each of its outputs in the framework.
+    """A network of known sizes, and each output's axes in the framework.
 
-    structure: the structure of the outputs, in a form that the front end chooses.
+    structure: the structure of the outputs, in whatever form the front end chooses.
     """
 
     network: Network
@@ -39,17 +39,17 @@ class Captured(NamedTuple):
 
 Kind = TypeVar("Kind", bound="ModelStream")
 Capture = Callable[[int, int], Captured]
-"""Function: the network of a model for a batch and a length."""
+"""Function that captures a model for a batch and a length."""
 
 
 class Signature(NamedTuple):
-    """The inputs by name: their shapes in the framework, and their axes."""
+    """The inputs' shapes in the framework, and their axes, by name."""
 
     shapes: Mapping[str, tuple[int, ...]]
     axes: Mapping[str, Axes]
 
     def declared(self, batch: int | None, length: int | None) -> dict[str, tuple[int | None, ...]]:
-        """The shapes (N, C, *size) with this batch and length."""
+        """Return the shapes (N, C, *size) with this batch and length."""
         result = {}
         for name, shape in self.shapes.items():
             extents: list[int | None] = [1] * self.rank
@@ -67,12 +67,12 @@ class Signature(NamedTuple):
 
     @property
     def axis(self) -> int:
-        """The network's axis of the stream, which has extent 0 in the shapes."""
+        """The network's axis of the stream, whose extent in `shapes` is 0."""
         name, shape = next(iter(self.shapes.items()))
         return self.axes[name][shape.index(0)] or 0
 
     def batch(self) -> int:
-        """The batch of the example inputs."""
+        """Return the batch of the example inputs."""
         pairs = (zip(self.axes[name], shape, strict=True) for name, shape in self.shapes.items())
         return next((size for pair in pairs for axis, size in pair if axis == 0), 1)
 
@@ -80,15 +80,15 @@ class Signature(NamedTuple):
 def stream_of_model(
     kind: type[Kind], capture: Capture, signature: Signature, length: int, **options: Any
 ) -> Kind:
-    """The stream of a model, as a `kind`; raises `EngineRefusal` if it cannot be streamed."""
+    """Create a model's stream, of class `kind`; raise `EngineRefusal` if that is impossible."""
     batch = signature.batch()
     first = capture(batch, max(2, length))
     outputs = first.outputs
     for other in (max(2, length) + 1, FAR):
-        outputs = _merged(first, capture(batch, other), outputs, f"{length} and {other} positions")
+        outputs = _merge(first, capture(batch, other), outputs, f"{length} and {other} positions")
     try:
         several = capture(batch + 1, length)
-        outputs = _merged(first, several, outputs, "another batch")
+        outputs = _merge(first, several, outputs, "another batch")
         declared = signature.declared(None, None)
     except UpconvError:  # a model may have a fixed batch
         declared = signature.declared(batch, None)
@@ -97,10 +97,8 @@ def stream_of_model(
     return kind(source, signature, first._replace(network=network, outputs=outputs))
 
 
-def _merged(
-    first: Captured, other: Captured, axes: tuple[Axes, ...], case: str
-) -> tuple[Axes, ...]:
-    """The axes of the outputs by two captures, if both are the same network."""
+def _merge(first: Captured, other: Captured, axes: tuple[Axes, ...], case: str) -> tuple[Axes, ...]:
+    """Return the outputs' axes that two captures imply; raise if their networks differ."""
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):
         if a.inputs != b.inputs or [*plain(a.operation)] != [*plain(b.operation)]:
@@ -132,7 +130,7 @@ class ModelStream(NetworkStream):
         return type(self)(self.source, self.signature, self.captured)
 
     def arrays(self, chunks: Sequence[Any]) -> list[Array]:
-        """The chunks as (N, C, *size); raises an error if they do not fit the inputs."""
+        """Convert the chunks to (N, C, *size); raise an error if they do not fit the inputs."""
         shapes = self.signature.shapes
         one_each("the number of chunks", chunks, shapes)
         result = []
@@ -147,7 +145,7 @@ class ModelStream(NetworkStream):
         return result
 
     def results(self, arrays: Any) -> list[Array]:
-        """The network's results with the axes of the framework."""
+        """Convert the network's results to the framework's axes."""
         several = arrays if isinstance(arrays, tuple) else (arrays,)
         pairs = zip(several, self.captured.outputs, strict=True)
         return [from_network(array, axes) for array, axes in pairs]

@@ -1,11 +1,11 @@
-"""Steps of normalisation: statistics, then a chain of pointwise operations.
+"""Steps of normalization: statistics, then a chain of pointwise operations.
 
-The chain starts with x - mean, times 1 / sqrt(variance + epsilon). The epilogue follows.
+The chain computes (x - mean) * (1 / sqrt(variance + epsilon)), then the epilogue.
 
-The elements that share a mean form a group. If a group fits in the cache and every thread has one,
-a single job computes its statistics and its chain, and memory is read once. Otherwise there are
-several phases: sums of parts, their merge, the means, and the chain. Parts depend only on sizes, so
-thread count and cache sizes do not change the bits.
+The elements that share a mean form a group. If groups fit in the cache and every thread has one, a
+single job computes a group's statistics and its chain, so memory is read only once. Otherwise there
+are several phases: sum parts, merge the sums, compute the means, apply the chain. Parts depend only
+on sizes, so neither the number of threads nor the cache sizes change the bits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .matrices import PIECE_BYTES, Matrices, by_position
 from .pointwise import Table, bind
 from .tables import Arrays, Target, as_numbers, computed_type, records, stored_type, walk_step
 
-_LEAST_PART = 8 << 10
-_VECTORS = 4  # vectors of columns that code sums at a time
+_MIN_PART = 8 << 10
+_VECTORS = 4  # vectors of columns that are summed at a time
 _FEW = 64  # fewer vectors are summed in one vector of columns, since adding up columns takes longer
 _MERGED = 64  # columns per job that merges parts
 _NONE = np.zeros(0, statistics.FINAL)
@@ -37,7 +37,7 @@ _NAMES = ("part", "merge", "final", "piece")
 
 
 def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
-    """The native steps of a norm; an output may be input 0."""
+    """Return the native steps of a norm; an output may be input 0."""
     if not operation.per_position:
         return [_over_positions(operation, outputs, inputs, target)]
     results = []
@@ -50,8 +50,8 @@ def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> l
 
 
 class _Plan(NamedTuple):
-    """The plan to normalise an image in rows of `columns` columns: parts to sum, merges of sums,
-    final steps to means, pieces of the chain and, if possible, units that combine all of these."""
+    """How to normalize an image in rows of `columns` columns: parts to sum, sums to merge, means to
+    compute, pieces of the chain and, if possible, units that combine all of these."""
 
     columns: int
     row_bytes: int
@@ -63,7 +63,7 @@ class _Plan(NamedTuple):
 
 
 def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
-    """The step of statistics over all positions."""
+    """Return the step of a norm over all positions."""
     arrays, batch = (*inputs, *outputs), len(inputs[0])
     layout, threads, cpu = target
     matrices = Matrices.of(arrays, layout, by_channel=True, by_image=True, lanes=cpu.lanes(4))
@@ -83,7 +83,7 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
         "copies": matrices.tiles, "copy_bytes": entries // matrices.tiles * itemsize,
         **{f"{n}_code": c.addresses[n] for n, c in zip(_NAMES, codes, strict=False)},
     }  # fmt: skip
-    # Units must balance the threads and fit in the cache.
+    # Use units only if they keep all threads busy and fit in the cache.
     count, nbytes = batch * len(plan.units), sum(a.nbytes for a in arrays) // batch
     even = count % threads == 0 or count >= 4 * threads
     if not even or nbytes // len(plan.units) > cpu.l2 // 2:
@@ -93,7 +93,7 @@ def _over_positions(operation: Norm, outputs: Arrays, inputs: Arrays, target: Ta
 
 
 def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
-    """The plan for channels first: a group is contiguous, in rows of a few vectors."""
+    """Return the plan for channels first, where a group is contiguous: rows of a few vectors."""
     group = x[0].size // groups
     columns = min(lanes if group < _FEW * lanes else _VECTORS * lanes, group)
     rows, rest = divmod(group, columns)
@@ -117,9 +117,9 @@ def _channels_first(x: Array, matrices: Matrices, groups: int, lanes: int) -> _P
 
 
 def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Plan:
-    """The plan for channels last: a group is a set of columns in every row of positions.
+    """Return the plan for channels last, where a group is a set of columns of every row.
 
-    All parts are merged into a last slot before the means.
+    All parts are merged into a last slot before the means are computed.
     """
     channels, row_bytes, columns = x.shape[-1], matrices.strides[0][1], matrices.length
     total = matrices.rows * matrices.length + matrices.rest
@@ -145,8 +145,8 @@ def _channels_last(x: Array, matrices: Matrices, groups: int, lanes: int) -> _Pl
 
 
 def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
-    """Parts of several rows each; the last one includes the remainder."""
-    size = max(_LEAST_PART, min(PIECE_BYTES, nbytes // 16))
+    """Divide rows into parts of several rows; the last part includes the remainder."""
+    size = max(_MIN_PART, min(PIECE_BYTES, nbytes // 16))
     count = max(1, size // row_bytes)
     first = np.arange(0, rows, count)
     result = records(
@@ -157,20 +157,20 @@ def _parts(rows: int, rest: int, row_bytes: int, nbytes: int) -> NDArray[Any]:
 
 
 def _per_position(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> Step:
-    """The step of statistics over the channels of each position, for one image."""
+    """Return the step of a norm over the channels of each position, for one image."""
     arrays, x = (*inputs, *outputs), inputs[0]
     layout, threads, cpu = target
     matrices = by_position(arrays, layout, operation.groups)
     computed, by_row = computed_type(arrays), layout is DataLayout.NXC
     make, name = (statistics.rows_code, "rows") if by_row else (statistics.columns_code, "columns")
     code = make(stored_type(x), computed, cpu)
-    # A piece of columns reads a run of every row: runs are as long as L2 can hold.
-    most = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
-    size = min(most, x.nbytes // (4 * threads))
-    extent, other, least = matrices.rows, matrices.length, 1
+    # A piece of columns reads a segment of every row; segments are as long as L2 allows.
+    limit = PIECE_BYTES if by_row else max(PIECE_BYTES, cpu.l2 // 4)
+    size = min(limit, x.nbytes // (4 * threads))
+    extent, other, unit = matrices.rows, matrices.length, 1
     if not by_row:
-        extent, other, least = other, extent, _VECTORS * cpu.lanes(BYTES[computed])
-    count = max(1, size // (other * x.itemsize * least)) * least
+        extent, other, unit = other, extent, _VECTORS * cpu.lanes(BYTES[computed])
+    count = max(1, size // (other * x.itemsize * unit)) * unit
     first = np.arange(0, extent, count)
     fields = ("row", "rows", "length") if by_row else ("column", "length", "rows")
     numbers = first, np.minimum(count, extent - first), other
@@ -186,7 +186,7 @@ def _step(
     operation: Norm, outputs: Arrays, inputs: Arrays, target: Target, matrices: Matrices,
     plan: _Plan, values: dict[str, int], kept: tuple[object, ...],
 ) -> Step:  # fmt: skip
-    """The step that normalises by a plan: by its units or, without them, in phases."""
+    """Return the step that carries out a plan, by its units or, without units, in phases."""
     by_row = matrices.per_row != operation.per_position  # one mean per row, else per column
     kind, other = ("row", "column") if by_row else ("column", "row")
     shape = matrices.images, matrices.rows if by_row else matrices.length

@@ -1,6 +1,6 @@
 """Operands of the builder's methods: weights, numbers per channel, activations, numbers per axis.
 
-Methods copy arrays as float32, so later changes do not affect a network.
+Methods copy arrays as float32, so changing an array later does not affect the network.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _CHAINS: dict[str, tuple[tuple[str, float | None], ...]] = {
 }
 """Activations that are chains of other operations."""
 _NUMBERS = {"leaky_relu": 0.01, "elu": 1.0}
-"""Activations with a number, and its default."""
+"""Activation with a number -> the number's default."""
 _ARRAYS = ("prelu", "snake")
 Pairs = tuple[tuple[int, int], ...]
 
 
 def array_of(argument: str, value: object) -> Array:
-    """A read-only float32 copy of an array of finite numbers."""
+    """Copy an array of finite numbers as read-only float32."""
     array = as_array(argument, value)
     same = array.dtype == np.float32
     result = copied(argument, array) if same else converted(argument, array, np.float32)
@@ -46,7 +46,7 @@ def array_of(argument: str, value: object) -> Array:
 
 
 def per_channel(argument: str, value: object, channels: int) -> Array:
-    """A read-only float32 copy of an array with one finite number per channel."""
+    """Copy an array with one finite number per channel as read-only float32."""
     result = array_of(argument, value)
     if result.shape != (channels,):
         expected = f"({channels},), one number per channel"
@@ -56,7 +56,7 @@ def per_channel(argument: str, value: object, channels: int) -> Array:
 
 
 def scale_and_offset(scale: object, offset: object, channels: int) -> Chain:
-    """The chain that multiplies by a scale and adds an offset, each per channel or None."""
+    """Return the chain that multiplies by a scale and adds an offset, each per channel or None."""
     operands = (("mul", "scale", scale), ("add", "offset", offset))
     return tuple(
         Op(name, per_channel(argument, value, channels))
@@ -68,20 +68,20 @@ def scale_and_offset(scale: object, offset: object, channels: int) -> Chain:
 def batch_norm_chain(
     scale: object, offset: object, mean: object, variance: object, epsilon: object, channels: int
 ) -> Chain:
-    """The chain of a batch norm: one factor and one term per channel, computed in float64."""
+    """Return a batch norm's chain: a factor and a term per channel, computed in float64."""
     average = per_channel("mean", mean, channels).astype(np.float64)
-    spread = per_channel("variance", variance, channels) + number("epsilon", epsilon, 0)
-    if (spread <= 0).any():
-        got = f"{spread.min():g} in channel {spread.argmin()}, including epsilon"
+    total = per_channel("variance", variance, channels) + number("epsilon", epsilon, 0)
+    if (total <= 0).any():
+        got = f"{total.min():g} in channel {total.argmin()}, including epsilon"
         raise ArgumentError("variance", got, "more than 0")
     factor = 1 if scale is None else per_channel("scale", scale, channels)
-    factor = factor / np.sqrt(spread.astype(np.float64))
+    factor = factor / np.sqrt(total.astype(np.float64))
     term = 0 if offset is None else per_channel("offset", offset, channels)
     return scale_and_offset(factor, term - average * factor, channels)
 
 
 def activation_chain(value: object, channels: int) -> Chain:
-    """The chain of an activation: None, a name, or (name, operand)."""
+    """Return the chain of an activation: None, a name, or (name, operand)."""
     if value is None:
         return ()
     name, operand = value if isinstance(value, tuple | list) and len(value) == 2 else (value, None)
@@ -100,7 +100,7 @@ def activation_chain(value: object, channels: int) -> Chain:
 
 
 def with_constant(name: str, operand: float | Array) -> Op:
-    """An operation on a value and a constant, rewritten as a sum or product if possible."""
+    """Return an operation with a constant operand, as a sum or product if possible."""
     if name == "sub":
         return Op("add", -operand)
     if name != "div":
@@ -112,7 +112,7 @@ def with_constant(name: str, operand: float | Array) -> Op:
 
 
 def one_or_all(name: str, shape: OpenShape, other: OpenShape) -> None:
-    """Refuse broadcasting along only some spatial axes, or of both values at once."""
+    """Refuse to broadcast along only some spatial axes, or both values at once."""
     pairs = list(zip(shape, other, strict=True))
     some = [b == 1 for a, b in pairs[2:] if a != 1]
     if any(a == 1 != b for a, b in pairs) or (any(some) and not all(some)):
@@ -136,7 +136,7 @@ def _with_array(name: str, operand: object, channels: int) -> Op:
 
 
 def numbers(argument: str, value: object) -> tuple[int, ...]:
-    """A nonempty sequence of integers, each at least 0."""
+    """Check and return a nonempty sequence of integers, each at least 0."""
     entries = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
     if not isinstance(entries, list | tuple | range) or not entries:
         raise ArgumentError(argument, brief(value), "a list of at least one number")
@@ -144,13 +144,13 @@ def numbers(argument: str, value: object) -> tuple[int, ...]:
 
 
 def per_axis(argument: str, value: object, rank: int, low: int) -> tuple[int, ...]:
-    """One integer per spatial axis, each at least `low`; a single int stands for all axes."""
+    """Return an integer per spatial axis, each at least `low`; a single int means all axes."""
     entries = _entries(argument, value, rank, "an int, or one int")
     return tuple(integer(f"{argument}[{axis}]", entry, low) for axis, entry in enumerate(entries))
 
 
 def pairs(argument: str, value: object, rank: int, low: int) -> Pairs:
-    """One (begin, end) pair per spatial axis; an int stands for both ends or for all axes."""
+    """Return a (begin, end) pair per spatial axis; an int means both ends, or all axes."""
     form = "an int, or one int or (begin, end)"
     result = []
     for axis, entry in enumerate(_entries(argument, value, rank, form)):
@@ -173,7 +173,7 @@ def _entries(argument: str, value: object, rank: int, form: str) -> tuple[object
 
 
 def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
-    """The padding of a pool; each window must have at least one position outside the padding."""
+    """Return a pool's padding; raise if a window could consist of padding only."""
     padding = pairs("padding", value, len(kernel), 0)
     for axis, (ends, taps) in enumerate(zip(padding, kernel, strict=True)):
         if max(ends) >= taps:
@@ -182,7 +182,7 @@ def window_padding(value: object, kernel: tuple[int, ...]) -> Pairs:
 
 
 def one_each(argument: str, values: Sequence[object], names: Collection[str]) -> None:
-    """Raise `ArgumentError` unless there is one value per name; `argument` is their number."""
+    """Raise `ArgumentError` unless there is one value per name; `argument` names their number."""
     if len(values) != len(names):
         raise ArgumentError(argument, str(len(values)), f"{len(names)}: {', '.join(names)}")
 

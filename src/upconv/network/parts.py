@@ -13,7 +13,7 @@ from .reach import Ends
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part's graph; values: for each node, the network's value of which it computes a part."""
+    """A part's graph, and `values`: for each node, the network value that it computes a part of."""
 
     graph: ir.Graph
     values: tuple[int, ...]
@@ -21,7 +21,7 @@ class Part:
     def variants(
         self, network: ir.Graph, variants: Mapping[ir.Convolution, str]
     ) -> dict[ir.Convolution, str]:
-        """The kernels of the part's convolutions, from those of the network."""
+        """Return the kernels of the part's convolutions, which are the network's."""
         writers = network.writers()
         return {
             node.operation: variants[writers[value].operation]  # type: ignore[index]
@@ -31,7 +31,7 @@ class Part:
 
 
 class PartBuilder:
-    """The builder of a part's graph; `value` is always a number of the network."""
+    """The builder of a part's graph; arguments named `value` are numbers of network values."""
 
     def __init__(self) -> None:
         self.nodes: list[ir.Node] = []
@@ -40,7 +40,7 @@ class PartBuilder:
         self.inputs: dict[str, int] = {}
 
     def graph(self, *outputs: int) -> ir.Graph:
-        """The graph of all nodes added so far."""
+        """Return the graph of all nodes added so far."""
         return ir.Graph(tuple(self.nodes), self.inputs, outputs, self.shapes)
 
     def input(self, name: str, shape: ir.Shape) -> int:
@@ -59,7 +59,7 @@ class PartBuilder:
         return outputs
 
     def cropped(self, number: int, ends: Mapping[int, Ends], value: int) -> int:
-        """Crop a value by `ends`, which are given by spatial axis."""
+        """Crop a value by `ends`, given per spatial axis; return the cropped value."""
         if not any(map(any, ends.values())):
             return number
         rank = len(self.shapes[number]) - 2

@@ -1,15 +1,15 @@
 """Placement: values become views of a part of another value's array, so that no node copies them.
 
-1.  The inputs of a concatenation are written directly into their parts of its result.
+1.  The inputs of a concatenation are written directly into the result.
 2.  A slice of channels, and a value cropped at its ends, are parts of their source.
-3.  If a convolution adds two values, the second one is placed in the array of its result.
+3.  If a convolution adds two values, the second one is placed in the result's array.
 
-A part is a run along an array's second axis: channels for channels first, or positions of the first
-spatial axis of a single channels-last image. Other parts would have gaps, which convolution kernels
-cannot skip; their nodes remain.
+A part is a range along an array's second axis: channels for channels first, or positions along the
+first spatial axis of a single channels-last image. Any other part would have gaps, which
+convolution kernels cannot skip, so its node remains.
 
-A value is in one array only. If it already is a view of another array, an input or an output, a
-`Convert` copies it. A `Convert` also copies a value that case 3 would overwrite too early.
+A value can be in only one array. If it is already a view of another array, an input or an output,
+a `Convert` copies it. A `Convert` also copies a value that case 3 would overwrite too early.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class _Placing:
         self._graph, self._readers, self._writers = graph, graph.readers(), graph.writers()
 
     def has_parts(self, value: int, axis: int) -> bool:
-        """Whether runs along an axis of (N, C, *size) are parts of a value's array."""
+        """Return whether ranges along an axis of (N, C, *size) are parts of a value's array."""
         single = axis == 1 or self.shapes[value][0] == 1
         return single and axis == self._graph.part_axis(value)
 
     def start_of_part(self, node: Node) -> int | None:
-        """The start of a node's result in its input, if the result is a part of it, else None."""
+        """Return where a node's result starts in its input; None if it is not a part of it."""
         operation, value = node.operation, node.inputs[0]
         if isinstance(operation, Slice) and self.has_parts(value, 1):
             return operation.start
@@ -75,12 +75,12 @@ class _Placing:
         return None
 
     def put(self, value: int, array: int, first: int, line: str, *, alone: bool = False) -> int:
-        """Make a value, or a copy of it, a view of an array from `first` on; return that value.
+        """Make a value, or a copy of it, a view of an array that starts at `first`; return it.
 
         alone: whether to copy a value that has other readers.
         """
         shared = alone and len(self._readers[value]) > 1
-        if value in self.views or value in self.fixed or shared or self._lies_like_others(value):
+        if value in self.views or value in self.fixed or shared or self._has_shared_stride(value):
             copy = max(self.shapes) + 1
             self.shapes[copy], self.forms[copy] = self.shapes[value], self._graph.form(value)
             self.nodes.append(Node(Convert(), (value,), (copy,), line))
@@ -88,8 +88,8 @@ class _Placing:
         self.views[value] = (array, first)
         return value
 
-    def _lies_like_others(self, value: int) -> bool:
-        """Whether a kernel uses the same stride for it and a residual or second result."""
+    def _has_shared_stride(self, value: int) -> bool:
+        """Return whether a kernel needs the same stride for this value and another one."""
         writer = self._writers.get(value)
         if writer is None or not isinstance(writer.operation, Convolution):
             return self.is_residual(value)
@@ -97,7 +97,7 @@ class _Placing:
         return (several and self.shapes[value][0] > 1) or self.is_residual(value)
 
     def is_residual(self, value: int) -> bool:
-        """Whether a convolution of several images adds the value to its result."""
+        """Return whether a convolution of several images adds this value to its result."""
         return self.shapes[value][0] > 1 and any(
             isinstance(node.operation, Convolution)
             and sums(node.operation.epilogue) > 0
@@ -106,7 +106,7 @@ class _Placing:
         )
 
     def add_into(self, node: Node) -> None:
-        """Add a node with its second residual placed in the array of its first result."""
+        """Add a node whose second residual is placed in the array of its first result."""
         number = node.operation.epilogue[1].operand.number  # type: ignore[attr-defined]  # an Input
         inputs = list(node.inputs)
         inputs[number] = self.put(inputs[number], node.outputs[0], 0, node.line, alone=True)
@@ -114,7 +114,7 @@ class _Placing:
 
 
 def root(graph: Graph, value: int) -> tuple[int, int]:
-    """The value whose array contains this one, and the start of this one in it."""
+    """Return the value whose array contains this one, and where this one starts in it."""
     first = 0
     while value in graph.views:
         value, offset = graph.views[value]

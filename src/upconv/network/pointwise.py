@@ -1,6 +1,6 @@
 """Steps of pointwise chains: one pass over memory for a chain of any length.
 
-Values are computed in float32, or in float64 if an array is, and rounded when stored.
+Values are computed in float32, or in float64 if one of the arrays is, and rounded when stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Listed = Sequence[tuple[str, float | Array | Input | Table | None]]
 
 
 class BoundChain(NamedTuple):
-    """A chain with the values of its argument block, and the arrays that these point to."""
+    """A chain, the values of its argument block, and the arrays to which these point."""
 
     form: ChainClass
     values: dict[str, int]
@@ -43,7 +43,7 @@ COPY = Pointwise(())
 
 
 def steps(operation: Pointwise, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
-    """The native step of a chain; an output may be input 0. Empty arrays have no step."""
+    """Return the native step of a chain; an output may be input 0. Empty arrays have no step."""
     arrays = (*inputs, *outputs)
     if not arrays[0].size:
         return []

@@ -1,12 +1,12 @@
 """A program: a compiled network as one sequence of native steps, run by a single fork of threads.
 
-Steps are bound to addresses. A program therefore has *instances*, each an arena with its own steps,
-and every running call uses one. Instances of all programs of a network share memory, one at a time.
-Steps read and write the caller's arrays in place. Arrays with gaps, and results that overlap an
-input, are copied.
+Steps are bound to addresses. A program therefore has *instances*, arenas with steps of their own,
+and every running call uses one. The instances of a network's programs share buffers; at any time,
+each buffer serves only one call. Steps read and write the caller's arrays in place. Arrays with
+gaps, and results that overlap an input, are copied.
 
-A call whose Winograd sums overflow is repeated by a program with direct sums. From then on, inputs
-that are not finite go to that program directly.
+If Winograd sums overflow, a program with direct sums repeats the call. From then on, inputs that
+are not finite go to that program directly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .graph import Array, Graph, Options, Shape
 from .instances import KEPT, Buffers, Instance
 from .operands import one_each
 
-_MOST_PROGRAMS = 32  # of a network
+_MAX_PROGRAMS = 32  # of a network
 _lock = threading.RLock()
 forks.hold(_lock)
 
@@ -46,8 +46,8 @@ class Program:
     def __init__(
         self, make: Callable[[Options], Compiled], options: Options, buffers: Buffers | None = None
     ) -> None:
-        """Compile with `make`, now and once more if the program must avoid Winograd's algorithm.
-        Raises `MemoryLimitError` if the arena does not fit."""
+        """Compile with `make`, and later once more if Winograd's algorithm must be avoided. Raises
+        `MemoryLimitError` if the arena does not fit in memory."""
         self._make, self._options = make, options
         compiled = make(options)
         self._compiled: Compiled | None = compiled
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the arena of one running call: values and scratch memory."""
+        """Bytes that one running call needs for values and scratch memory."""
         return self._arena.nbytes + self._workspace_bytes
 
     def run(self, *arrays: Any, out: Any = None) -> Any:
@@ -86,7 +86,7 @@ class Program:
         """
         inputs = self._checked(arrays)
         results = self._results(out)
-        written = results if out is None else _apart(results, inputs)
+        written = results if out is None else _separate(results, inputs)
         self.run_dense(inputs, written)
         if out is not None:
             for result, array in zip(results, written, strict=True):
@@ -102,23 +102,23 @@ class Program:
     ) -> None:
         """Run on unchecked, dense arrays in the graph's forms; no result may overlap another array.
         block: the memory of held values."""
-        # After one repeated call, checking the inputs saves later calls a useless run.
+        # Once a call has been repeated, checking the inputs saves later calls a useless run.
         repeated = self._direct is not None and not all(map(is_finite, inputs))
         if repeated or not self._run_once(inputs, results, block):
             self._direct_program().run_dense(inputs, results, block)
 
     def _run_once(self, inputs: Sequence[Array], results: Sequence[Array], block: Maybe) -> bool:
-        """Run on an instance that no other call uses; return whether the results are valid."""
+        """Run on an idle instance; return whether the results are valid."""
         threads, instance = self._open().threads, self._instance()
-        holds = instance.run(inputs, results, block, threads)
+        valid = instance.run(inputs, results, block, threads)
         self._let_go(instance)
-        return holds
+        return valid
 
     def _instance(self) -> Instance:
-        """An instance for one call."""
+        """Take an idle instance, or create one."""
         try:
             while not self._buffers.take((instance := self._free.pop()).buffer):
-                pass  # another program runs in its buffer
+                pass  # another program is running in its buffer
         except IndexError:
             return Instance(self._open(), self._buffers.fitting(self.memory_bytes))
         return instance
@@ -137,7 +137,7 @@ class Program:
                     self._free.remove(instance)
 
     def _open(self) -> Compiled:
-        """The compiled network; `EngineError` if the program is closed."""
+        """Return the compiled network; raise `EngineError` if the program is closed."""
         if self._compiled is None:
             raise EngineError("This program is closed. Compile the network again.")
         return self._compiled
@@ -156,7 +156,7 @@ class Program:
         return explained(compiled, self.memory_bytes, seconds)
 
     def close(self) -> None:
-        """Release the steps and arenas; running calls finish normally."""
+        """Release the steps and arenas; calls that are running finish normally."""
         self._compiled = None
         self._free.clear()
         direct, self._direct = self._direct, None
@@ -186,7 +186,7 @@ class Program:
             return self._direct
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
-        """The arguments of a call as dense arrays that fit the inputs."""
+        """Check a call's arguments against the inputs; return them as dense arrays."""
         one_each("the number of arrays", arrays, self._inputs)
         checked = []
         for (name, shape), value in zip(self._inputs.items(), arrays, strict=True):
@@ -202,7 +202,7 @@ class Program:
         return checked
 
     def _results(self, out: Any) -> list[Array]:
-        """The arrays for the results: the caller's or new ones."""
+        """Return the arrays for the results: the caller's, or new ones."""
         if out is None:
             return [np.empty(shape, np.float32) for shape in self._outputs]
         if not isinstance(out, np.ndarray | Sequence):
@@ -218,8 +218,8 @@ class Program:
         return [check_out("out", array, shape, dtype) for array, shape in pairs]
 
 
-def _apart(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
-    """The results, with new arrays for those that have gaps or overlap another array."""
+def _separate(results: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
+    """Replace results that have gaps or overlap another array by new arrays."""
     written, before = list[Array](), [*inputs]
     for result in results:
         fits = result.flags.c_contiguous and result.flags.aligned and not overlap(result, before)
@@ -236,22 +236,22 @@ class Programs:
         self._programs: OrderedDict[object, Program] = OrderedDict()
 
     def compiled(self, shapes: Mapping[str, Shape], options: Options) -> Program:
-        """A new program for inputs of these shapes."""
+        """Compile a new program for inputs of these shapes."""
         return Program(partial(self.compiler.compiled, shapes), options, self._buffers)
 
     def find(self, shapes: Mapping[str, Shape], options: Options) -> Program | None:
-        """The cached program for inputs of these shapes, if any."""
+        """Return the cached program for inputs of these shapes, if any."""
         return self._programs.get((*shapes.items(), options))
 
     def kept(self, shapes: Mapping[str, Shape], options: Options) -> Program:
-        """The program for inputs of these shapes, compiled if it is not cached."""
+        """Return the cached program for inputs of these shapes; compile it if necessary."""
         key = (*shapes.items(), options)
         program = self._programs.pop(key, None)
         if program is None:
             program = self.compiled(shapes, options)
         self._programs[key] = program
-        while len(self._programs) > _MOST_PROGRAMS:
-            # A thread may be about to run it: drop the reference without closing it.
+        while len(self._programs) > _MAX_PROGRAMS:
+            # A thread may be about to run the program: drop the reference without closing it.
             self._programs.popitem(last=False)
         for other in list(self._programs.values()):
             other.trim()

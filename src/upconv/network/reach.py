@@ -1,8 +1,8 @@
-"""The reach of a network's operations along the axis of a stream.
+"""The reach of a network's operations along a stream's axis.
 
-For one axis, the reach of an operation tells how many results are final after a number of inputs,
-and which inputs later results need. It also gives the operation that computes a range of results
-from a range of inputs. An operation that needs all positions at once raises an error.
+An operation's reach along an axis says how many results are final after a number of inputs, and
+which inputs later results need. It also provides the operation that computes a range of results
+from a range of inputs. Operations that need all positions at once are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ends = tuple[int, int]
 
 
 class Window(NamedTuple):
-    """An operation on a range of inputs, and the positions to crop from its input and result."""
+    """An operation on a range of inputs, and the positions to crop from input and result."""
 
     operation: ir.Operation
     before: Ends = (0, 0)
@@ -32,9 +32,9 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Reach:
-    """One operation along the axis of a stream; in this class each result needs one input.
+    """One operation along a stream's axis; in this base class, each result needs one input.
 
-    recurs: whether a result also needs the previous one.
+    recurs: whether a result also needs the previous result.
     """
 
     operation: ir.Operation
@@ -42,7 +42,7 @@ class Reach:
 
     @property
     def trails(self) -> bool:
-        """Whether the last results need no input; one input is then kept for them."""
+        """Whether the last results need no input; one input is then kept to compute them from."""
         return False
 
     @property
@@ -51,31 +51,31 @@ class Reach:
         return Fraction(1)
 
     def final(self, taken: int) -> int:
-        """Number of results that no input after the first `taken` can change."""
+        """Return how many results no input after the first `taken` can change."""
         return taken
 
     def total(self, taken: int) -> int:
-        """Number of results if no more inputs come."""
+        """Return the number of results if the stream ends after `taken` inputs."""
         return taken
 
     def first(self, result: int) -> int:
-        """The first input that results from `result` on need; it may be negative."""
+        """Return the first input that results from `result` on need; it may be negative."""
         return result
 
     def shift(self, first: int, result: int) -> int:
-        """The position of result `result` relative to input `first`, in the operation's terms."""
+        """Return the offset of result `result` from input `first`, in the operation's terms."""
         return result - first
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation that computes `count` results from `size` inputs with a `shift`."""
+        """Return the operation that computes `count` results from `size` inputs at a `shift`."""
         return Window(self.operation, (shift, size - shift - count))
 
 
 @dataclass(frozen=True)
 class Taps(Reach):
-    """A convolution, ordinary or transposed, or another operation with sliding windows.
+    """An ordinary or transposed convolution, or another operation with sliding windows.
 
-    axis: the spatial axis. ends: (begin, end) along all axes. cuts: whether they may be negative.
+    axis: the spatial axis. ends: the padding along all axes. cuts: whether it may be negative.
     """
 
     progress: Progress
@@ -94,7 +94,7 @@ class Taps(Reach):
         return one.end >= one.extent if one.convolves else one.end < 0
 
     def final(self, taken: int) -> int:
-        """The count of `Progress`, once there is an input."""
+        """Return `Progress`'s count; 0 before the first input."""
         return self.progress.final(taken) if taken else 0
 
     def total(self, taken: int) -> int:
@@ -107,7 +107,7 @@ class Taps(Reach):
         return self.progress.shift(first, result)
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation with the ends that give these results."""
+        """Return the operation with the padding that gives these results."""
         axis = self.progress.window(size, shift, count)
         begin, end = axis.crop_begin, axis.crop_end
         cut = (0, 0) if self.cuts else (max(0, -begin), max(0, -end))
@@ -117,19 +117,19 @@ class Taps(Reach):
 
 
 class Multiplied(Taps):
-    """Upsampling by an integer factor: a transposed convolution with taps of its own."""
+    """Upsampling by an integer factor, which reaches as far as a transposed convolution."""
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The unchanged operation, with its results cropped at both ends."""
+        """Return the unchanged operation, and crop its results at both ends."""
         begin = shift - self.progress.begin
         return Window(self.operation, after=(begin, size * self.progress.stride - begin - count))
 
 
 @dataclass(frozen=True)
 class Edges(Reach):
-    """Padding by `ends` positions; those at the end are known only when the stream ends.
+    """Padding by `ends` positions; the end is known only when the stream ends.
 
-    `first` keeps the inputs that the end needs.
+    `first` keeps the inputs that padding at the end needs.
     """
 
     operation: ir.Pad
@@ -141,17 +141,17 @@ class Edges(Reach):
         return self.operation.amounts[self.axis]
 
     def final(self, taken: int) -> int:
-        """All results except those of the end; 0 until there are enough inputs to reflect."""
+        """Count all results except those at the end; 0 until there is enough input to reflect."""
         begin, end = self.ends
-        there = taken + min(end, 0)
-        enough = there > (max(begin, 0) if self.operation.mode == "reflect" else 0)
-        return max(0, there + begin) if enough else 0
+        inner = taken + min(end, 0)
+        enough = inner > (max(begin, 0) if self.operation.mode == "reflect" else 0)
+        return max(0, inner + begin) if enough else 0
 
     def total(self, taken: int) -> int:
         return taken + sum(self.ends)
 
     def first(self, result: int) -> int:
-        """The input at the result's position, minus the inputs that the end repeats or reflects."""
+        """Return the result's input position, minus the inputs that the end repeats or reflects."""
         begin, end = self.ends
         kept = 0 if end <= 0 else end + 1 if self.operation.mode == "reflect" else 1
         return result - begin - kept
@@ -160,7 +160,7 @@ class Edges(Reach):
         return self.ends[0] + first - result
 
     def window(self, shift: int, size: int, count: int) -> Window:
-        """The operation with other amounts; inputs kept for the end are cropped from its result."""
+        """Return the operation with other amounts; crop inputs kept for the end from its result."""
         ends, end = [*self.operation.amounts], count - size - shift
         begin = shift if end <= 0 else max(0, shift)
         ends[self.axis] = begin, end
@@ -169,7 +169,7 @@ class Edges(Reach):
 
 @dataclass(frozen=True)
 class Everything(Reach):
-    """The reach of an operation that reads all positions; `reason` says why, for an error."""
+    """The reach of an operation that reads all positions; `reason` says why, for errors."""
 
     size: int
     results: int
@@ -196,14 +196,14 @@ class Everything(Reach):
 
 
 def ends_of(operation: ir.Operation) -> Any:
-    """The padding of an operation, which differs between its windows; None if it has none."""
+    """Return an operation's padding, which may differ between windows; None if it has none."""
     if isinstance(operation, ir.Convolution):
         return operation.keywords.padding
     return getattr(operation, "padding", getattr(operation, "amounts", None))
 
 
 def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
-    """The operation with another padding, if it has padding."""
+    """Return the operation with different padding, if it has padding."""
     pairs = tuple(ends)
     if isinstance(operation, ir.Convolution):
         keywords = operation.keywords._replace(padding=pairs, output_padding=0)
@@ -214,9 +214,9 @@ def with_ends(operation: ir.Operation, ends: Sequence[Ends]) -> ir.Operation:
 
 
 def reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
-    """The reach of a node along a spatial axis of any size.
+    """Return a node's reach along a spatial axis of any size.
 
-    Raises `EngineRefusal` with the reason for a node that needs all positions at once.
+    Raises `EngineRefusal` with the reason if the node needs all positions at once.
     """
     rule = REACHES.get(type(node.operation))
     if rule is None:
@@ -248,7 +248,7 @@ def _pool(operation: ir.Pool, _: ir.Shape, number: int) -> Reach:
 
 
 def _multiplied(operation: ir.Resample | ir.PixelShuffle, _: ir.Shape, number: int) -> Reach:
-    """The reach of a transposed convolution: in linear mode, each input has 2 * factor taps."""
+    """Return the reach of upsampling: in linear mode, each input reaches 2 * factor results."""
     if isinstance(operation, ir.Resample) and operation.by_position:
         raise EngineRefusal("its factor depends on the size of the input")
     factor = operation.factors[number]
@@ -267,7 +267,7 @@ def _divided(operation: ir.PixelUnshuffle, _: ir.Shape, number: int) -> Reach:
 
 def _norm(operation: ir.Norm, *_: object) -> Reach:
     if not operation.per_position:
-        raise EngineRefusal("mean and variance are taken over all positions")
+        raise EngineRefusal("its mean and variance cover all positions")
     return Reach(operation)
 
 

@@ -16,7 +16,7 @@ from .tables import Arrays, Target, stored_type, walk_step
 
 
 def steps(operation: Lstm, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
-    """The native step of an LSTM on channels-last arrays."""
+    """Return the native step of an LSTM on channels-last arrays."""
     assert target.layout is DataLayout.NXC  # noqa: S101 - `labels` ensures it
     (y,), x, channels = outputs, inputs[0], operation.weight.shape[1]
     state = np.zeros((1, 1, 2 * channels), y.dtype) if len(inputs) < 2 else inputs[1][:, -1:]
@@ -37,7 +37,7 @@ _weights: WeakKeyDictionary[Lstm, tuple[int, Array]] = WeakKeyDictionary()
 
 
 def _packed(operation: Lstm, lanes: int) -> Array:
-    """The packed weight, which all programs of a network share."""
+    """Return the packed weight, which all programs of a network share."""
     known = _weights.get(operation)
     if known is None or known[0] != lanes:
         _weights[operation] = known = lanes, packed(operation.weight, lanes)

@@ -1,7 +1,8 @@
 """`StreamBatch`: independent streams of one network that share their pushes.
 
 Streams in the same phase are computed as one batch, which reads each weight once for all of them. A
-new stream is computed separately for a few pushes, until it keeps as many positions as the others.
+new stream is computed separately for the first few pushes, until it keeps as many positions as the
+others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Kind = TypeVar("Kind", bound=Any)
 
 
 class _Group:
-    """Members that are computed as one batch: their row counts by number, and their stream."""
+    """Members that are computed as one batch: the rows of each, by number, and their stream."""
 
     def __init__(self, rows: Mapping[int, int], stream: Any) -> None:
         self.rows, self.stream = dict(rows), stream
@@ -31,8 +32,8 @@ class _Group:
             return dict.fromkeys(self.rows, self)
         groups, first = {}, 0
         for number, rows in sorted(self.rows.items()):
-            own = self.stream.joined([self.stream], rows, slice(first, first + rows))
-            groups[number] = _Group({number: rows}, own)
+            part = self.stream.joined([self.stream], rows, slice(first, first + rows))
+            groups[number] = _Group({number: rows}, part)
             first += rows
         return groups
 
@@ -40,8 +41,8 @@ class _Group:
 class StreamBatch(Generic[Kind]):
     """Independent streams of one network, which may join and leave at any time.
 
-    Create one with `batch` of a stream. Only one thread at a time may use it. If the network has a
-    fixed batch, each stream is computed separately.
+    Create a batch with a stream's `batch` method. Only one thread at a time may use it. If the
+    network's batch size is fixed, each stream is computed separately.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -59,11 +60,11 @@ class StreamBatch(Generic[Kind]):
     """
 
     def __init__(self, stream: Kind) -> None:
-        """Create a batch without members; call `batch` of a stream instead."""
+        """Create an empty batch; call a stream's `batch` method instead."""
         self._fresh = stream.copy()
         self._fresh.reset()
         shapes = self._fresh.shapes.values()
-        self._apart = any(shape[0] is not None for shape in shapes)  # the batch is fixed
+        self._is_fixed = any(shape[0] is not None for shape in shapes)  # the batch size
         self._members: dict[int, Kind] = {}
         self._groups: dict[int, _Group] = {}  # by member
         self._next = 0
@@ -79,7 +80,7 @@ class StreamBatch(Generic[Kind]):
     def join(self, stream: Kind | None = None) -> int:
         """Add a new stream, or a copy of a running one; return its number.
 
-        Raises `ArgumentError` for a stream from another call of `stream`.
+        Raises `ArgumentError` for a stream that comes from another call of `stream`.
         """
         member = self._fresh if stream is None else stream
         if type(member) is not type(self._fresh):
@@ -92,7 +93,7 @@ class StreamBatch(Generic[Kind]):
         return number
 
     def leave(self, number: int) -> Kind:
-        """Remove and return a stream, to push to or `finish` it; the others are unchanged."""
+        """Remove a stream and return it; it can go on by itself, and the others are unchanged."""
         self._groups |= self._group(number).split()  # the next push merges the others again
         alone = self._groups.pop(number)
         member = self._members.pop(number)
@@ -102,8 +103,8 @@ class StreamBatch(Generic[Kind]):
     def push(self, chunks: Mapping[int, Any]) -> dict[int, Any]:
         """Push one chunk per stream, by stream number; return the results by stream number.
 
-        chunks: the argument of each stream's `push`, or a tuple for several inputs. Lengths may
-        differ, and streams without a chunk wait. Errors of `push` leave all streams unchanged.
+        chunks: the argument for each stream's `push`, or a tuple for several inputs. Lengths may
+        differ, and streams without a chunk wait. If `push` raises, all streams are unchanged.
         """
         inputs: dict[int, list[Array]] = {}
         alike: dict[object, list[int]] = defaultdict(list)
@@ -112,8 +113,8 @@ class StreamBatch(Generic[Kind]):
             several = chunk if isinstance(chunk, tuple) else (chunk,)
             arrays = self._members[number].converted(several)
             inputs[number] = arrays = group.stream.checked(arrays, group.rows[number] or None)
-            apart = number if self._apart else None
-            alike[group.stream.phase, group.stream.length(arrays), apart].append(number)
+            alone = number if self._is_fixed else None
+            alike[group.stream.phase, group.stream.length(arrays), alone].append(number)
         results: dict[int, Any] = {}
         pushed: list[tuple[Any, Any]] = []
         try:
@@ -127,27 +128,26 @@ class StreamBatch(Generic[Kind]):
                 cuts = np.cumsum(list(rows.values()))[:-1]
                 parts = [np.split(array, cuts) if len(cuts) else [array] for array in several]
                 for number, part in zip(numbers, zip(*parts, strict=True), strict=True):
-                    own = part if len(part) > 1 else part[0]
-                    results[number] = self._members[number].given_back(own)
+                    ys = part if len(part) > 1 else part[0]
+                    results[number] = self._members[number].given_back(ys)
         except BaseException:
             for stream, moment in pushed:
                 stream.moment = moment
             for group in self._groups.values():
-                if not group.stream.batch_size:  # the next chunk determines it
+                if not group.stream.batch_size:  # the next chunk will determine it
                     group.rows = dict.fromkeys(group.rows, 0)
             raise
         return {number: results[number] for number in chunks}
 
     def _group(self, number: int) -> _Group:
         if number not in self._groups:
-            expected = (
-                f"one of {', '.join(map(str, self.members))}" if self._groups else "no number"
-            )
+            listed = f"one of {', '.join(map(str, self.members))}"
+            expected = listed if self._groups else "a member; the batch is empty"
             raise ArgumentError("the number of a stream", brief(number), expected)
         return self._groups[number]
 
     def _together(self, rows: Mapping[int, int]) -> Any:
-        """The stream of exactly these members, which are in one phase; others keep their state."""
+        """Return one stream of exactly these members, all in one phase; leave the others as is."""
         groups = {id(self._groups[number]): self._groups[number] for number in rows}
         first = next(iter(groups.values()))
         if len(groups) == 1 and first.rows.keys() == rows.keys():

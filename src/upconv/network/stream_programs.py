@@ -25,22 +25,22 @@ from .program import Program
 from .stream_schedule import Phase, Schedule, State
 
 FAR = 2**12 * 3**3 * 5**2 * 7
-"""A length for describing convolutions; no program has it. The usual strides divide it, so sizes
-match if they match at multiples of the strides."""
-_MOST_STEPS = 32
+"""A length with which to describe convolutions; no program uses it. The usual strides divide it, so
+sizes match here if they match at multiples of the strides."""
+_MAX_STEPS = 32
 
 
 class Step(NamedTuple):
-    """The work of a push in a given state: a program, and the state afterwards."""
+    """The work of a push in a given state: its program, and the state afterwards."""
 
     phase: Phase
     program: Program | Evaluated | None
     results: tuple[Shape, ...]
-    """The shape of each output, with 0 positions if there are no results."""
+    """The shape of each output; 0 positions if there are no results."""
     kept: tuple[tuple[Shape, Any], ...]
-    """The shape and dtype of each array that is kept outside the block."""
+    """The shape and dtype of each array kept outside the block."""
     layout: BlockLayout
-    """The layout of the block with all other kept values."""
+    """The layout of the block that holds all other kept values."""
     copies: Copies
     state: State
     """The counts afterwards minus the counts before."""
@@ -49,9 +49,9 @@ class Step(NamedTuple):
 
 
 class Streamed:
-    """The shared part of a stream and its copies: the schedule, kernels and programs.
+    """What a stream and its copies share: the schedule, kernels and programs.
 
-    shapes: (N, C, *size) of each input, with the chunk's length along `axis`. outside: the dtype of
+    shapes: each input's (N, C, *size), with the chunk's length along `axis`. outside: the dtype of
     chunks and results.
     """
 
@@ -78,9 +78,9 @@ class Streamed:
 
     @cached_property
     def choice(self) -> Choice:
-        """Layouts and kernels for the length of one chunk, or of enough chunks to give a result.
+        """Layouts and kernels for the length of a chunk, or of enough chunks to yield a result.
 
-        The length is a multiple of the strides: at other lengths, sizes of values may not match.
+        The length is a multiple of the strides; at other lengths, values' sizes might not match.
         """
         count, period = next(iter(self.shapes.values()))[self.axis], self.schedule.period
         count = -(-count // period) * period
@@ -102,12 +102,12 @@ class Streamed:
         return forms
 
     def step(self, key: int, state: State, count: int, *, ended: bool) -> Step:
-        """The step for a push of `count` positions in a state, whose number is `key`."""
+        """Return the step for a push of `count` positions in the state with the number `key`."""
         step = self._steps.get((key, count, ended))
         if step is None or not (ended or step.layout is self.histories.layout):
             with self._lock:
                 step = self._new_step(state, count, ended=ended)
-                while len(self._steps) >= _MOST_STEPS:
+                while len(self._steps) >= _MAX_STEPS:
                     del self._steps[next(iter(self._steps))]
                 self._steps[key, count, ended] = step
         return step
@@ -116,7 +116,7 @@ class Streamed:
         after = self.schedule.after(state, count, ended=ended)
         phase = self.schedule.phase(state, after)
         layout = self.histories.grown(self.schedule.extents(state, after))
-        if not ended:  # the last push happens once, and may need much more room
+        if not ended:  # the last push happens only once, and may need much more room
             self.histories.layout = layout
         graph = self.histories.placed(self._laid_out(phase), phase, layout)
         program = None
@@ -138,7 +138,7 @@ class Streamed:
 
     @cached_property
     def histories(self) -> Histories:
-        """The values that streams keep in place, with enough room for chunks of equal size."""
+        """The values that streams keep in a block, with enough room for chunks of equal size."""
         histories = Histories(self.graph.shapes, self.forms, self.axis)
         state, count = self.schedule.begin, next(iter(self.shapes.values()))[self.axis]
         keys = set[tuple[int, ...]]()
@@ -149,7 +149,7 @@ class Streamed:
         return histories
 
     def number(self, state: State) -> int:
-        """The number of a state; states that differ only by a shift in time share a number."""
+        """Return a state's number; states that differ only by a shift in time share a number."""
         key = self.schedule.key(state)
         if key not in self._keys:
             self._keys[key] = len(self._listed)
@@ -157,11 +157,11 @@ class Streamed:
         return self._keys[key]
 
     def key(self, number: int) -> tuple[int, ...]:
-        """The key of the state with this number."""
+        """Return the key of the state with this number."""
         return self._listed[number]
 
     def _laid_out(self, phase: Phase) -> Graph:
-        """A phase's graph with a form for each value; kept values have their network forms."""
+        """Give a phase's values forms; kept values have the same forms as in the network."""
         layouts = [self.forms[value].layout for value in phase.values]
         ends = *phase.graph.inputs.values(), *phase.graph.outputs
         inner = *phase.waiting.items(), *phase.kept.items()
@@ -180,7 +180,7 @@ class Streamed:
 
 
 class Evaluated:
-    """A phase's graph, evaluated by NumPy because kernels refuse one of its layers."""
+    """A phase's graph, evaluated in NumPy because kernels refuse one of its layers."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

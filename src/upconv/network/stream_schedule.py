@@ -1,12 +1,12 @@
-"""The phases of a stream: the positions that each push computes, and the graph that does so.
+"""The phases of a stream: the positions that each push computes, and the graph that computes them.
 
 Every value has a *buffer*: the positions that later results still need, followed by those that this
-push adds. Each node computes the newly final results from the buffers of its inputs. Positions that
-are needed again are outputs of the graph, and inputs of the next one. Therefore nothing is computed
-twice, and the results are those of the network on the whole input.
+push adds. From its inputs' buffers, each node computes the results that have become final.
+Positions that are needed again are outputs of the graph, and inputs of the next one. Nothing is
+therefore computed twice, and the results are those of the network on the whole input.
 
-Counts are absolute, from the beginning of the stream. Graphs depend only on differences of counts,
-so a stream of equal chunks soon repeats one graph.
+Counts are absolute, from the beginning of the stream. Graphs depend only on differences between
+counts, so a stream of equal chunks soon repeats one graph.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _LONGEST_PERIOD = 1 << 10
 
 
 class State(NamedTuple):
-    """The progress of a stream: per value, the positions computed so far and the first one kept."""
+    """A stream's progress: for each value, the positions computed so far and the first one kept."""
 
     produced: tuple[int, ...]
     first: tuple[int, ...]
 
     @property
     def kept(self) -> dict[int, int]:
-        """Number of positions of each value that are kept for the next push, if there are any."""
+        """Value -> the number of positions kept for the next push, if there are any."""
         pairs = enumerate(zip(self.produced, self.first, strict=True))
         return {value: count - first for value, (count, first) in pairs if count > first}
 
     def less(self, other: State) -> State:
-        """The state with all counts of another state subtracted."""
+        """Subtract all counts of another state."""
         return State(*(tuple(map(sub, a, b)) for a, b in zip(self, other, strict=True)))
 
     def plus(self, other: State) -> State:
-        """The state with all counts of another state added."""
+        """Add all counts of another state."""
         return State(*(tuple(map(add, a, b)) for a, b in zip(self, other, strict=True)))
 
 
@@ -53,12 +53,12 @@ class State(NamedTuple):
 class Phase(Part):
     """The graph of one push.
 
-    graph: its inputs are the network's inputs with new positions, then the values kept by the
-    previous push. Its outputs are the network's outputs with new positions, then the values to
-    keep. results: the indices of the network's outputs that are in `graph`. waiting, kept: the
-    inputs and outputs of `graph` for the network's values kept by the previous push and by this
-    one, in order. buffers: for each of these, and for second outputs of their nodes, the value of
-    `graph` with the kept and the new positions.
+    graph: its inputs are the network's inputs with new positions, then the values that the previous
+    push kept. Its outputs are the network's outputs with new positions, then the values to keep.
+    results: the indices of the network's outputs that are in `graph`. waiting, kept: network value
+    -> input or output of `graph`, for values kept by the previous push and by this one, in order.
+    buffers: for each of these values, and for other outputs of the same nodes, the value of `graph`
+    that holds both the kept and the new positions.
     """
 
     results: tuple[int, ...]
@@ -89,12 +89,12 @@ class Schedule:
         return self._rates()[self.graph.outputs[0]]
 
     def final(self, taken: int) -> int:
-        """Number of final results of the first output after `taken` inputs."""
+        """Return how many results of the first output are final after `taken` inputs."""
         return self.after(self.begin, taken, ended=False).produced[self.graph.outputs[0]]
 
     @property
     def latency(self) -> int:
-        """The largest number of results by which a running stream lags behind rate * inputs."""
+        """The largest number of results by which a running stream is behind rate * inputs."""
         begin, counts = self._far_counts()
         return max(ceil(self.rate * (begin + i) - count) for i, count in enumerate(counts))
 
@@ -102,17 +102,17 @@ class Schedule:
     def lookahead(self) -> int:
         """The largest number of inputs that a result needs after the one at its own time."""
         begin, counts = self._far_counts()
-        # Of the results that an input makes final, the first has waited longest.
+        # Of the results that one input makes final, the first has waited longest.
         return max(int(begin + i - count // self.rate) for i, count in enumerate(counts[:-1]))
 
     def _far_counts(self) -> tuple[int, list[int]]:
-        """A number of inputs far from the beginning, and the final results for the period after."""
+        """Return a large number of inputs, and the counts of final results in the period after."""
         begin = self.period * (_FAR // self.period)
         return begin, [self.final(begin + i) for i in range(min(self.period, _LONGEST_PERIOD) + 1)]
 
     @property
     def period(self) -> int:
-        """The number of inputs after which every value has an integer number of new positions."""
+        """The smallest number of inputs that adds an integer number of positions to every value."""
         return lcm(*(rate.denominator for rate in self._rates()))
 
     def _rates(self) -> list[Fraction]:
@@ -123,7 +123,7 @@ class Schedule:
         return rates
 
     def after(self, state: State, count: int, *, ended: bool) -> State:
-        """The state after `count` more positions of every input."""
+        """Return the state after `count` more positions of every input."""
         produced = list(state.produced)
         for value in self.graph.inputs.values():
             produced[value] += count
@@ -145,7 +145,7 @@ class Schedule:
         return State(tuple(produced), tuple(first))
 
     def key(self, state: State) -> tuple[int, ...]:
-        """The differences of counts that determine all phases after a state."""
+        """Return the differences between counts that determine all phases after a state."""
         kept = (count - first for count, first in zip(state.produced, state.first, strict=True))
         shifts = []
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
@@ -155,8 +155,8 @@ class Schedule:
         return (*kept, *shifts)
 
     def extents(self, before: State, after: State) -> dict[int, int]:
-        """The buffer sizes of values that are kept before or after a phase, and of the other
-        outputs of their nodes."""
+        """Return the buffer sizes of the values kept before or after a phase, and of other outputs
+        of the same nodes."""
         held = {*before.kept, *after.kept}
         for node in self.graph.nodes:
             if held.intersection(node.outputs):
@@ -165,7 +165,7 @@ class Schedule:
         return {value: size for value, size in sizes.items() if size}
 
     def phase(self, before: State, after: State) -> Phase:
-        """The phase that leads from one state to another."""
+        """Return the phase that leads from one state to another."""
         build = _Build(self.graph, self.axis, before, after)
         for node, rule in zip(self.graph.nodes, self._reaches, strict=True):
             if after.produced[node.outputs[0]] > before.produced[node.outputs[0]]:
@@ -191,7 +191,7 @@ def _reach(node: ir.Node, graph: ir.Graph, number: int) -> Reach:
 
 
 def refused(where: str, why: str, whole: str = "model") -> EngineRefusal:
-    """The error for an operation of a model, or of another `whole`, that cannot be streamed."""
+    """Return the error for an operation of a model (or another `whole`) that cannot be streamed."""
     remedy = f"Run the {whole} on whole inputs, or stream the part before it."
     return EngineRefusal(f"A stream cannot compute {where}: {why}. {remedy}")
 
@@ -202,7 +202,7 @@ class _Build(PartBuilder):
     def __init__(self, graph: ir.Graph, axis: int, before: State, after: State) -> None:
         super().__init__()
         self._network, self._axis, self._before, self._after = graph, axis, before, after
-        self._new: dict[int, int] = {}  # by the network's values with new positions
+        self._new: dict[int, int] = {}  # network value -> its new positions
         self._buffers: dict[int, int] = {}
         for name, value in graph.inputs.items():
             if after.produced[value] > before.produced[value]:
@@ -234,7 +234,7 @@ class _Build(PartBuilder):
             self._new[value] = self.cropped(number, {self._axis - 2: window.after}, value)
 
     def phase(self, buffered: Iterable[int]) -> Phase:
-        """The phase, with the values that it keeps and the buffers of `buffered`."""
+        """Return the phase, with the values to keep and the buffers of the values in `buffered`."""
         results = tuple(i for i, value in enumerate(self._network.outputs) if value in self._new)
         outputs, kept = [self._new[self._network.outputs[i]] for i in results], dict[int, int]()
         for value, count in self._after.kept.items():
@@ -254,7 +254,7 @@ class _Build(PartBuilder):
         return self.input(name, ir.with_extent(self._network.shapes[value], self._axis, count))
 
     def _buffer(self, value: int) -> int:
-        """The kept positions of a value, followed by the new ones."""
+        """Concatenate the kept positions of a value and the new ones."""
         parts = [numbers[value] for numbers in (self._kept, self._new) if value in numbers]
         if value not in self._buffers:
             if len(parts) > 1:

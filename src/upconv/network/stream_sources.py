@@ -20,15 +20,15 @@ from .values import declared_shape
 
 OpenShape = tuple[int | None, ...]
 Opening = Callable[[dict[str, Shape]], Streamed]
-_MOST_OPENED = 8
+_MAX_OPENED = 8
 
 
 class Source:
-    """The shared part of a stream and its copies, before batch and chunk are known.
+    """What a stream and its copies share before the batch and the chunk length are known.
 
     shapes: the input shapes by name, with None for the stream's axis and for an open batch.
-    opening: makes the schedule and programs for inputs of known shapes. chunk: the length to choose
-    kernels for; None for the first push's length. dtype: the dtype of chunks and results.
+    opening: makes the schedule and programs for inputs of known shapes. chunk: the length for which
+    kernels are chosen; None means the first push's. dtype: the dtype of chunks and results.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Source:
         self.schedule: Schedule = self.streamed(1, chunk or 1).schedule
 
     def streamed(self, batch: int, chunk: int) -> Streamed:
-        """The programs for a batch, with kernels for a chunk length."""
+        """Return the programs for a batch, with kernels chosen for a chunk length."""
         chunk = self.chunk or chunk
         if (batch, chunk) not in self._opened:
             known = {}
@@ -50,7 +50,7 @@ class Source:
                 extents = list(shape)
                 extents[0], extents[self.axis] = extents[0] or batch, chunk
                 known[name] = tuple(n or 1 for n in extents)
-            while len(self._opened) >= _MOST_OPENED:
+            while len(self._opened) >= _MAX_OPENED:
                 del self._opened[next(iter(self._opened))]  # running streams keep theirs
             self._opened[batch, chunk] = self._opening(known)
         return self._opened[batch, chunk]
@@ -61,7 +61,7 @@ def source_of(
     compiler: Callable[[dict[str, Shape]], Compiler], axis: int, chunk: int | None,
     options: Options, shapes: dict[str, Any], dtype: DType = DType.FLOAT32,
 ) -> Source:  # fmt: skip
-    """The source for a network with these declared inputs; see `Network.stream`.
+    """Return the source of a network with these declared inputs; see `Network.stream`.
 
     dtype: the dtype of chunks and results.
     """

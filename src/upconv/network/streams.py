@@ -1,4 +1,4 @@
-"""`NetworkStream`: a network whose inputs arrive in chunks along one axis, by `stream_schedule`."""
+"""`NetworkStream`: a network whose inputs arrive in chunks along one axis."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .stream_sources import OpenShape, Source
 
 
 class Moment(NamedTuple):
-    """The state of a stream. A push replaces it as a whole, so that one that fails changes nothing.
+    """The state of a stream. A push replaces it as a whole, so a push that fails changes nothing.
 
     counts, key: the progress, and its number in `streamed`, which is None before the first chunk.
-    chunk: the length for which its kernels were chosen. kept: the memory of the kept positions.
+    chunk: the length for which kernels were chosen. kept: the memory of the kept positions.
     """
 
     counts: State
@@ -40,8 +40,8 @@ class Moment(NamedTuple):
 class NetworkStream(Stateful):
     """A network in progress along one axis, made by `Network.stream`.
 
-    Only one thread at a time may call a stream's methods. Copies share the weights; they are
-    independent and may run in other threads.
+    Only one thread at a time may call a stream's methods. Copies share the weights, but are
+    independent streams that may run in other threads.
 
     >>> import numpy as np
     >>> from upconv.network import Network
@@ -69,44 +69,44 @@ class NetworkStream(Stateful):
 
     @property
     def shapes(self) -> dict[str, OpenShape]:
-        """The shapes of the inputs by name, with None for open extents."""
+        """The input shapes by name, with None for open extents."""
         return dict(self.source.shapes)
 
     @property
     def progress(self) -> Schedule:
-        """The schedule of the final results of the first output."""
+        """The schedule by which the first output's results become final."""
         return self.source.schedule
 
     def prepare(self, chunk: int | None = None, batch: int = 1) -> None:
-        """Compile in advance the programs for a stream of equal chunks.
+        """Compile the programs for a stream of equal chunks in advance.
 
-        The first pushes use different programs until all values have a history; then one program
-        repeats. Copies of this stream share them. chunk: positions per push (default: the stream's
-        chunk). batch: the number of streams in the batch.
+        The first few pushes use different programs, until all values have a history; then one
+        program repeats. Copies of this stream share them. chunk: positions per push (default: the
+        stream's chunk). batch: the number of streams in the batch.
         """
         default, stated = self.source.chunk, next(iter(self.source.shapes.values()))[0]
         if chunk is None and default is None:
-            expected = "a length, since the stream was made without one"
+            expected = "a length, as the stream was created without one"
             raise ArgumentError("chunk", "None", expected, "Pass prepare(chunk=...).")
         count = integer("chunk", default if chunk is None else chunk, 1)
         streamed = self.source.streamed(stated or integer("batch", batch, 1), count)
-        counts, key, met = self.source.schedule.begin, 0, set[int]()
-        while key not in met:
-            met.add(key)
+        counts, key, seen = self.source.schedule.begin, 0, set[int]()
+        while key not in seen:
+            seen.add(key)
             step = streamed.step(key, counts, count, ended=False)
             counts, key = counts.plus(step.state), step.key
-        with suppress(ShapeError):  # the network may have no result for a few positions
+        with suppress(ShapeError):  # the network may have no result for so few positions
             streamed.step(key, counts, 0, ended=True)
 
     def batch(self) -> StreamBatch[Self]:
-        """An empty batch of independent streams of this network that share their pushes."""
+        """Create an empty batch, in which independent streams of this network share pushes."""
         return StreamBatch(self)
 
     def push(self, *chunks: Any) -> Any:
         """Return all new results that no later input can change.
 
-        chunks: one float32 array (N, C, *size) per input, all of the same length along the stream's
-        axis, which may be 0. The caller may reuse the arrays afterwards.
+        chunks: one float32 array (N, C, *size) per input, all with the same length along the
+        stream's axis, which may be 0. The caller may reuse the arrays afterwards.
 
         Returns (N, F, *size) of any length, or a tuple for several outputs. Raises `ShapeError` or
         `DTypeError`, or `EngineError` after `finish`; an error leaves the stream unchanged.
@@ -150,7 +150,7 @@ class NetworkStream(Stateful):
         return self.given_back(results)
 
     def _advanced(self, streamed: Streamed, chunk: int, arrays: Sequence[Array]) -> Any:
-        """Compute the results of one phase, the last one if there are no arrays."""
+        """Compute the results of one phase; without arrays, the last one."""
         counts, key, _, _, kept = self.moment
         count = self.length(arrays) if arrays else 0
         step = streamed.step(key, counts, count, ended=not arrays)
@@ -168,14 +168,14 @@ class NetworkStream(Stateful):
         return results[0] if len(results) == 1 else tuple(results)
 
     def _arrays(self) -> list[Array]:
-        """The kept positions of each value."""
+        """Return each value's kept positions."""
         counts, _, streamed, _, kept = self.moment
         if streamed is None or kept is None:
             return []
         return list(streamed.histories.arrays(kept, counts.kept))
 
     def checked(self, chunks: Sequence[Any], batch: int | None) -> list[Array]:
-        """The chunks as dense arrays, checked against the inputs, each other and the batch."""
+        """Check the chunks against the inputs, each other and the batch; return dense arrays."""
         shapes, axis = self.source.shapes, self.source.axis
         one_each("the number of chunks", chunks, shapes)
         arrays, length = [], None
@@ -198,7 +198,7 @@ class NetworkStream(Stateful):
         return arrays
 
     def _begun(self) -> Self:
-        """A new stream of the same kind and network, without inputs."""
+        """Create a stream of the same kind and network, without inputs."""
         return type(self)(self.source)
 
     def _digest(self) -> bytes:
@@ -221,11 +221,11 @@ class NetworkStream(Stateful):
         return other
 
     def _go_on(self, streamed: Streamed, chunk: int, counts: State, arrays: list[Array]) -> None:
-        """Set the state; arrays: the kept positions of each value, in the forms of `streamed`."""
+        """Set the state; arrays: each value's kept positions, in the forms of `streamed`."""
         kept = streamed.histories.kept(streamed.histories.layout, counts.kept, arrays)
         self.moment = Moment(counts, streamed.number(counts), streamed, chunk, kept)
 
-    # Methods for batches of streams --------------------------------------------------------------
+    # For batches of streams ----------------------------------------------------------------------
 
     def require_alike(self, other: NetworkStream) -> None:
         """Raise an error if `other` has ended or comes from another call of `Network.stream`."""
@@ -241,30 +241,30 @@ class NetworkStream(Stateful):
         return 0 if self.moment.streamed is None else self.moment.streamed.batch
 
     def length(self, arrays: Sequence[Array]) -> int:
-        """Number of positions in a chunk."""
+        """Return the number of positions in a chunk."""
         return int(arrays[0].shape[self.source.axis])
 
     @property
     def phase(self) -> tuple[int, ...]:
-        """The state without the values; it is equal for streams that can share a batch."""
+        """The state without the values; streams in the same phase can share a batch."""
         counts, key, streamed, *_ = self.moment
         return self.source.schedule.key(counts) if streamed is None else streamed.key(key)
 
     def joined(
         self, streams: Sequence[NetworkStream], batch: int, rows: slice = slice(None)
     ) -> Self:  # fmt: skip
-        """A batch of these rows of streams in one phase; some of them may have no rows yet."""
-        one, opened = self._begun(), [s for s in streams if s.moment.streamed]
+        """Join these rows of streams that are in one phase; some streams may have no rows yet."""
+        result, opened = self._begun(), [s for s in streams if s.moment.streamed]
         if opened:
             counts, chunk = opened[0].moment.counts, opened[0].moment.chunk
             streamed = self.source.streamed(batch, chunk)
             columns = zip(*(stream._arrays_in(streamed, rows) for stream in opened), strict=True)
             arrays = [np.ascontiguousarray(np.concatenate(column)) for column in columns]
-            one._go_on(streamed, chunk, counts, arrays)
-        return one
+            result._go_on(streamed, chunk, counts, arrays)
+        return result
 
     def _arrays_in(self, streamed: Streamed, rows: slice) -> Iterator[Array]:
-        """Yield rows of the kept positions of each value, in the forms of `streamed`."""
+        """Yield rows of each value's kept positions, in the forms of `streamed`."""
         counts, _, known, *_ = self.moment
         forms = {} if known is None else known.forms
         for value, array in zip(counts.kept, self._arrays(), strict=True):

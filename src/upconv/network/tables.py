@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
 
 def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
-    """A table of `count` records; fields that are not given are zero."""
+    """Create a table of `count` records; other fields are zero."""
     result = np.zeros(count, kind)
     for name, numbers in fields.items():
         result[name] = numbers
@@ -41,7 +41,7 @@ def records(kind: np.dtype[Any], count: int, **fields: Any) -> NDArray[Any]:
 
 
 def as_numbers(table: NDArray[Any]) -> Numbers:
-    """A table of 64-bit fields as a matrix of integers, which a walk needs."""
+    """View a table of 64-bit fields as a matrix of integers, as walks require."""
     return table.view(np.int64).reshape(len(table), table.itemsize // 8)
 
 
@@ -49,7 +49,7 @@ def walk_step(
     layout: ArgumentLayout, values: dict[str, int], listed: Sequence[Phase], target: Target,
     kept: tuple[object, ...],
 ) -> Step:  # fmt: skip
-    """A step that walks over phases, with these values in its argument block."""
+    """Return a step that walks through phases, with these values in its argument block."""
     table: Numbers = phases(target.threads, *listed)
     walk = walk_code(target.cpu)
     block = layout.block(phases=table.ctypes.data, phase_count=len(table), **values)
@@ -76,7 +76,7 @@ class StepTables:
         self, code: Any, name: str, parts: NDArray[Any], images: NDArray[Any], target: Target,
         *kept: object, part: int = 0,
     ) -> Step:  # fmt: skip
-        """A step with one phase; each thread has `part` bytes of scratch memory."""
+        """Build a step with one phase; each thread has `part` bytes of scratch memory."""
         jobs = (as_numbers(parts), as_numbers(images))
         phase = Phase(code.addresses[name], *jobs)
         threads = min(target.threads, len(parts) * len(images))
@@ -89,9 +89,9 @@ class StepTables:
 
 
 def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArray[Any]:
-    """The byte offsets of the images of two arrays, or of parts of each image.
+    """Return the byte offsets of two arrays' images, or of the parts of each image.
 
-    sources: the offset of each part in an image of x; parts of the result are `to` bytes apart.
+    sources: each part's offset in an image of x; parts of the result are `to` bytes apart.
     """
     n, part = (axis.ravel() for axis in np.mgrid[0 : len(x), 0 : len(sources)])
     return records(IMAGE, len(n), src=n * image_stride(x) + sources[part],
@@ -99,7 +99,7 @@ def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArra
 
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
-    """Jobs of several rows, or of columns of one row: a multiple of `unit`, or the remainder."""
+    """Divide rows into jobs of several rows, or of a multiple of `unit` columns of one row."""
     columns = min(width, max(1, PART_BYTES // nbytes // unit) * unit)
     count = max(1, PART_BYTES // (columns * nbytes)) if columns == width else 1
     row, column = (axis.ravel() for axis in np.mgrid[0:rows:count, 0:width:columns])
@@ -108,7 +108,7 @@ def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
 
 
 def elements(x: Array, reduce: str) -> tuple[str, str]:
-    """The types for loading and computing. Elements that are only moved are treated as integers,
+    """Return the types for loading and computing. Elements that only move are loaded as integers,
     since not every processor supports bfloat16."""
     if reduce == "pick":
         return ({2: I16, 4: FLOAT, 8: DOUBLE}[x.itemsize],) * 2
@@ -116,10 +116,10 @@ def elements(x: Array, reduce: str) -> tuple[str, str]:
 
 
 def stored_type(array: Array) -> str:
-    """The type in which steps load and store an array's elements."""
+    """Return the type in which steps load and store an array's elements."""
     return STORED[DType(array.dtype.name)]
 
 
 def computed_type(arrays: Arrays) -> str:
-    """The type in which steps compute on these arrays."""
+    """Return the type in which steps compute on these arrays."""
     return DOUBLE if any(array.dtype == np.float64 for array in arrays) else FLOAT

@@ -1,17 +1,17 @@
-"""Nearest upsampling before a convolution, as part of the convolution.
+"""Nearest upsampling before a convolution, merged into the convolution.
 
-A convolution of stride 1 with k taps reads each element of a value that was upsampled by a factor s
-up to s times. It equals a transposed convolution of the value itself, of stride s, with k + s - 1
-taps that are sums of the k:
+Upsampling by a factor s repeats each element s times. A convolution of the result with stride 1 and
+k taps equals a transposed convolution of the original value with stride s and k + s - 1 taps, which
+are sums of the k taps:
 
     y[o] = sum_i w[i - o + p] x[i // s] = sum_j u[o - s j + k - 1 - p] x[j],
     u[m] = sum of w[r - m + k - 1] over 0 <= r < s
 
 In two dimensions this takes (k + s - 1)^2 products per element of x instead of (s k)^2, and needs
-no upsampled array. A pointwise convolution (k = 1) runs before the upsampling instead.
+no upsampled array. A pointwise convolution (k = 1) moves before the upsampling instead.
 
-Many U-Nets concatenate an upsampled value and others. A convolution of such a concatenation is
-divided into one convolution for each part, and their results are added.
+Many U-Nets concatenate an upsampled value with others. A convolution of such a concatenation is
+divided into one convolution per part, and the results are added.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..keywords import paddings_of_stride_1
 from .fuse import with_chain, with_operands
 from .graph import Array, Chain, Concat, Convolution, Graph, Input, Node, Op, Pointwise, Resample
 
-_MOST_GROWTH = 4
-"""The largest ratio of weights, new to old: in a large weight, memory costs more than products."""
+_MAX_GROWTH = 4
+"""Maximum ratio of new weights to old: reading a larger weight would take longer than it saves."""
 
 
 def upsampled(graph: Graph) -> Graph:
@@ -49,7 +49,7 @@ class _Merging:
         self._writers: dict[int, Node] = {}
 
     def graph(self) -> Graph:
-        """The graph, without upsampling and concatenation that nothing reads any more."""
+        """Return the graph, without upsampling and concatenation that nothing reads any more."""
         read, nodes = set(self._before.outputs), []
         for node in reversed(self._nodes):
             if isinstance(node.operation, Resample | Concat) and node.outputs[0] not in read:
@@ -63,13 +63,13 @@ class _Merging:
         self._writers |= dict.fromkeys(node.outputs, node)
 
     def _value(self, like: int, channels: int) -> int:
-        """A new value of the batch and size of another."""
+        """Create a value with the batch and size of another."""
         number, shape = max(self._shapes) + 1, self._shapes[like]
         self._shapes[number] = (shape[0], channels, *shape[2:])
         return number
 
     def _fits(self, node: Node, value: int) -> bool:
-        """Whether the upsampling that writes a value can be a part of a convolution."""
+        """Return whether the upsampling that writes a value can be merged into a convolution."""
         operation, writer = node.operation, self._writers.get(value)
         if not isinstance(operation, Convolution) or operation.transposed or writer is None:
             return False
@@ -82,13 +82,13 @@ class _Merging:
         if prod(kernel) == 1:
             return not np.any(_padding(operation)) and len(node.outputs) == 1
         taps = prod(k + s - 1 for k, s in zip(kernel, before.factors, strict=True))
-        return bool(np.all(np.array(words.dilation) == 1)) and taps <= _MOST_GROWTH * prod(kernel)
+        return bool(np.all(np.array(words.dilation) == 1)) and taps <= _MAX_GROWTH * prod(kernel)
 
     def merge(self, node: Node) -> None:
         """Add a node, or the nodes that replace a convolution of an upsampled value.
 
-        A pointwise convolution comes first, with the part of its epilogue that reads no other
-        value; the rest follows the upsampling.
+        A pointwise convolution moves before the upsampling, together with the beginning of its
+        epilogue, which reads no other value; the rest follows the upsampling.
         """
         value = node.inputs[0]
         if not self._fits(node, value):
@@ -116,7 +116,7 @@ class _Merging:
         self._add(Node(Pointwise(chain[count:]), inputs, node.outputs, node.line))
 
     def divided(self, node: Node) -> list[Node]:
-        """A convolution, divided if it reads a concatenation with upsampled values."""
+        """Divide a convolution of a concatenation with upsampled values; return its nodes."""
         writer, operation = self._writers.get(node.inputs[0]), node.operation
         if writer is None or writer.operation != Concat(1):
             return [node]
@@ -143,13 +143,13 @@ class _Merging:
         value, weight = parts[-1]
         last = replace(node, operation=replace(operation, weight=weight))
         chain = with_operands(
-            operation.epilogue, Input, lambda one: one._replace(number=one.number + len(total))
+            operation.epilogue, Input, lambda x: x._replace(number=x.number + len(total))
         )
         inputs = (value, *total, *node.inputs[1:])
         return [*nodes, with_chain(last, (*_sum_with(total), *chain), inputs, node.outputs)]
 
     def _joined(self, values: list[int], line: str) -> int:
-        """The concatenation of some values, or the only one."""
+        """Concatenate some values; return a single value as it is."""
         if len(values) == 1:
             return values[0]
         joined = self._value(values[0], sum(self._shapes[value][1] for value in values))
@@ -158,18 +158,18 @@ class _Merging:
 
 
 def _sum_with(total: tuple[int, ...]) -> Chain:
-    """The beginning of an epilogue that adds the parts before."""
+    """Return the beginning of an epilogue that adds the previous parts' total."""
     return (Op("add", Input(1)),) if total else ()
 
 
 def _padding(operation: Convolution) -> tuple[tuple[int, int], ...]:
-    """(begin, end) per axis of a convolution of stride 1 without dilation."""
+    """Return (begin, end) per axis for a convolution of stride 1 without dilation."""
     kernel = operation.weight.shape[2:]
     return paddings_of_stride_1(operation.keywords.padding, kernel, [1] * len(kernel))
 
 
 def _transposed(operation: Convolution, factors: tuple[int, ...]) -> Convolution:
-    """The transposed convolution of the value before the upsampling."""
+    """Return the equivalent transposed convolution of the value before upsampling."""
     pairs = zip(operation.weight.shape[2:], _padding(operation), strict=True)
     padding = tuple((k - 1 - begin, k - 1 - end) for k, (begin, end) in pairs)
     keywords = operation.keywords._replace(
@@ -180,7 +180,7 @@ def _transposed(operation: Convolution, factors: tuple[int, ...]) -> Convolution
 
 
 def _summed(weight: Array, factors: tuple[int, ...]) -> Array:
-    """u of the module's docstring for all axes, (C, F, *kernel), from w, (F, C, *kernel)."""
+    """Compute u (see the module) for all axes, (C, F, *kernel), from w, (F, C, *kernel)."""
     kernel, spatial = weight.shape[2:], tuple(range(2, weight.ndim))
     axes = [
         [slice(max(0, k - 1 - m), min(k, k - 1 - m + s)) for m in range(k + s - 1)]

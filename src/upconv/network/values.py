@@ -1,6 +1,6 @@
-"""Values of a network and the nodes that compute them, first with open sizes, then with known ones.
+"""A network's values and the nodes that compute them, first for open sizes, then for known ones.
 
-The declared shape of an input is (N, C, *size); None and names are open extents.
+An input's declared shape is (N, C, *size); None and names are open extents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Declared = tuple[int | str | None, ...]
 
 
 def _operator(name: str) -> Callable[[Value, Any], Value]:
-    """A method that combines a value with another operand."""
+    """Return a method that combines a value with another operand."""
     return lambda value, other: value.network.combined(name, value, other)
 
 
@@ -79,7 +79,7 @@ class Nodes:
         self.nodes: list[Node] = []
         self.shapes: list[OpenShape] = []
         self.outputs: tuple[int, ...] = ()
-        self.line = ""  # of the next nodes, if a front end knows it better than Python's frames
+        self.line = ""  # for the next nodes, if a front end knows better than Python's frames
         self.inputs = {
             name: self._value(tuple(None if isinstance(n, str) else n for n in shape))
             for name, shape in self.declared.items()
@@ -104,7 +104,7 @@ class Nodes:
         return result
 
     def replay(self, other: Nodes) -> None:
-        """Insert the nodes and outputs of another network with the same number of inputs."""
+        """Insert the nodes and outputs of another network that has as many inputs."""
         for node in other.nodes:
             self.line = node.line
             self.insert(node.operation, *(Value(self, i, self.shapes[i]) for i in node.inputs))
@@ -138,20 +138,20 @@ class Nodes:
         return value
 
     def rank(self, x: object) -> int:
-        """Number of spatial axes."""
+        """Return the number of spatial axes."""
         return len(self.check("x", x).shape) - 2
 
     def graph(self) -> Graph:
-        """The graph of all nodes in the order of the calls; open extents in its shapes are None."""
+        """Return the graph of all nodes in the order of the calls; open extents are None."""
         numbers = {name: value.number for name, value in self.inputs.items()}
         shapes = cast(dict[int, Shape], dict(enumerate(self.shapes)))
         return Graph(tuple(self.nodes), numbers, self.outputs, shapes)
 
     def sized(self, sizes: Mapping[str, object]) -> Graph:
-        """The graph of known sizes, without the nodes that no output needs.
+        """Return the graph for known sizes, without the nodes that no output needs.
 
-        sizes: the shapes of inputs with open extents, by name. An input may be omitted if the names
-        of its open extents occur in other inputs.
+        sizes: the shapes of inputs with open extents, by name. An input may be omitted if other
+        inputs determine its open extents, which then have names.
         """
         known: dict[int, Shape] = dict(enumerate(self.input_shapes(sizes)))
         for node in self.nodes:
@@ -172,7 +172,7 @@ class Nodes:
         return replace(self.graph(), nodes=tuple(nodes), shapes=live)
 
     def input_shapes(self, sizes: Mapping[str, object]) -> list[Shape]:
-        """The shapes of all inputs, in order, checked against the declared shapes."""
+        """Check shapes against the declared ones; return the shapes of all inputs, in order."""
         names: dict[str, int] = {}
         known = {}
         for name, shape in sizes.items():
@@ -205,7 +205,7 @@ def declared_shape(name: object, value: object) -> Declared:
 
 
 def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]) -> Shape:
-    """Check a shape against the declared one; record the extents of names in `names`."""
+    """Check and return a shape; record the extents of its declared names in `names`."""
     argument, pattern = f"the shape of input {name!r}", described_shape(extents)
     if len(shape) != len(extents):
         raise ShapeError(argument, brief(shape), f"{pattern}, {len(extents)} extents")
@@ -224,7 +224,7 @@ def _fitted(name: str, extents: Declared, shape: Declared, names: dict[str, int]
 
 
 def _line_of_caller() -> str:
-    """The file and line of the call into this package."""
+    """Return the file and line that called this package."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "upconv":
         frame = frame.f_back

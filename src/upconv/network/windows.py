@@ -1,7 +1,7 @@
-"""Steps of pooling, padding, resampling and pixel shuffle; moves.py has steps that only copy.
+"""Steps of pooling, padding, resampling and pixel shuffle; steps that only copy are in moves.py.
 
-A step consists of tables for the code of engines/jit/windows.py. Along an axis, `Taps` list the
-input positions of each result position; for several axes, the tables are products.
+A step consists of tables for the native code of engines/jit/windows.py. Along an axis, `Taps` list
+the input positions that each result position reads; tables for several axes are products.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .lines import Windows, channels_first, channels_last, one_by_one
 from .moves import channel_copies, position_copies, split, sums
 from .tables import Arrays, Target
 
-_Picking = ir.Permute | ir.PixelUnshuffle
-_ROW = 1024  # most positions per row in a pool over all positions
-_INTERLEAVED = 16  # most phases that code interleaves, since its size grows with their square
+_Selection = ir.Permute | ir.PixelUnshuffle
+_MAX_ROW = 1024  # positions per row in a pool over all positions
+_MAX_INTERLEAVED = 16  # phases, since the code's size grows with their square
 
 
 def steps(operation: ir.Operation, outputs: Arrays, inputs: Arrays, target: Target) -> list[Step]:
-    """The native steps of an operation that moves or combines positions."""
+    """Return the native steps of an operation that moves or combines positions."""
     layout = target.layout
     if isinstance(operation, ir.Concat) and operation.axis > 1:
         axis = layout.to_ncx(outputs[0].ndim - 2)[operation.axis]
@@ -35,19 +35,19 @@ def steps(operation: ir.Operation, outputs: Arrays, inputs: Arrays, target: Targ
         return [_of_channels(operation, outputs[0], inputs[0], target)]
     if isinstance(operation, ir.Pool):
         return [_pool(operation, outputs[0], inputs[0], target)]
-    if isinstance(operation, _Picking):
-        return [_picked(operation, outputs[0], inputs[0], target)]
+    if isinstance(operation, _Selection):
+        return [_selection(operation, outputs[0], inputs[0], target)]
     assert isinstance(operation, (ir.Pad, ir.PixelShuffle, ir.Pool, ir.Resample))  # noqa: S101 - our own invariant
     if isinstance(operation, ir.Resample):
         size = tuple(inputs[0].shape[axis] for axis in layout.to_ncx(inputs[0].ndim - 2))[2:]
         operation = operation.at(size)
     if layout is DataLayout.NCX:
         if isinstance(operation, (ir.PixelShuffle, ir.Resample)) and (
-            not operation.factors or operation.factors[-1] > _INTERLEAVED
+            not operation.factors or operation.factors[-1] > _MAX_INTERLEAVED
         ):
             return [one_by_one(operation, outputs[0], inputs[0], target)]
         return [channels_first(operation, outputs[0], inputs[0], target)]
-    if isinstance(operation, ir.PixelShuffle) and prod(operation.factors) > _INTERLEAVED:
+    if isinstance(operation, ir.PixelShuffle) and prod(operation.factors) > _MAX_INTERLEAVED:
         return [one_by_one(operation, outputs[0], inputs[0], target)]
     if isinstance(operation, ir.PixelShuffle):
         return [split(operation, outputs[0], inputs[0], target)]
@@ -55,7 +55,7 @@ def steps(operation: ir.Operation, outputs: Arrays, inputs: Arrays, target: Targ
 
 
 def _pool(operation: ir.Pool, out: Array, x: Array, target: Target) -> Step:
-    """The step of a pool; a pool over all positions combines rows of them in any rank."""
+    """Return the step of a pool; a pool over all positions uses two axes for any rank."""
     layout = target.layout
     first = layout is DataLayout.NCX
     size = x.shape[2:] if first else x.shape[1:-1]
@@ -63,9 +63,9 @@ def _pool(operation: ir.Pool, out: Array, x: Array, target: Target) -> Step:
     side_by_side = not any(map(any, operation.padding)) and set(operation.dilation) <= {1}
     if operation.kernel == size == operation.stride and side_by_side:
         count = prod(size)
-        length = max(n for n in range(1, min(count, _ROW) + 1) if count % n == 0)
-        shape = (count // length, length) if length >= _ROW // 16 else (1, count)
-        operation = _over(operation.mode, shape)
+        length = max(n for n in range(1, min(count, _MAX_ROW) + 1) if count % n == 0)
+        shape = (count // length, length) if length >= _MAX_ROW // 16 else (1, count)
+        operation = _adjacent_windows(operation.mode, shape)
         batch, channels = len(x), x.shape[1 if first else -1]
         x = x.reshape(layout.shape(batch, channels, shape))
         out = out.reshape(layout.shape(batch, channels, (1, 1)))
@@ -74,7 +74,7 @@ def _pool(operation: ir.Pool, out: Array, x: Array, target: Target) -> Step:
 
 
 def _of_channels(operation: ir.ChannelPool, out: Array, x: Array, target: Target) -> Step:
-    """The step of a pool over all channels, which are treated as a spatial axis."""
+    """Return the step of a pool over all channels, which become a spatial axis."""
     batch, channels = len(x), x.shape[target.layout.to_ncx(x.ndim - 2)[1]]
     if target.layout is DataLayout.NCX:
         x, out = x.reshape(batch, 1, channels, -1), out.reshape(batch, 1, 1, -1)
@@ -82,11 +82,11 @@ def _of_channels(operation: ir.ChannelPool, out: Array, x: Array, target: Target
     else:
         x, out = x.reshape(batch, 1, -1, channels), out.reshape(batch, 1, -1, 1)
         kernel = 1, channels
-    return channels_first(_over(operation.mode, kernel), out, x, target)
+    return channels_first(_adjacent_windows(operation.mode, kernel), out, x, target)
 
 
-def _picked(operation: _Picking, out: Array, x: Array, target: Target) -> Step:
-    """The step that copies channels of x, or every n-th position of each."""
+def _selection(operation: _Selection, out: Array, x: Array, target: Target) -> Step:
+    """Return the step that copies channels of x, or every n-th position of each channel."""
     layout = target.layout
     axes = layout.to_ncx(x.ndim - 2)
     strides = [x.strides[axis] for axis in axes[2:]]
@@ -106,6 +106,6 @@ def _picked(operation: _Picking, out: Array, x: Array, target: Target) -> Step:
     return one_by_one(plain, out, x, target, sources)
 
 
-def _over(mode: str, kernel: tuple[int, int]) -> ir.Pool:
-    """A pool of adjacent windows."""
+def _adjacent_windows(mode: str, kernel: tuple[int, int]) -> ir.Pool:
+    """Return a pool whose windows are adjacent."""
     return ir.Pool(mode, kernel, kernel, ((0, 0), (0, 0)), dilation=(1, 1))
