@@ -26,8 +26,8 @@ from .rule_table import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
 
-_SUPPRESSED = "upconv.lint.ignore"  # the codes of rules, in the metadata of a node or of the model
-_MOST_ROUNDS = 16  # of repairs: one repair can enable another at the same node
+_SUPPRESSED = "upconv.lint.ignore"  # metadata of nodes and models, with the codes of rules
+_MAX_ROUNDS = 16  # of repairs: one repair can enable another at the same node
 
 
 def lint(
@@ -42,11 +42,10 @@ def lint(
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is not changed.
     runtime: "onnxruntime" or "openvino", the one that will run the model: its refusals are errors,
-        and refusals of the other are omitted. None warns about the refusals of both; "spec" omits
-        both.
+        and the other's are omitted. None warns about the refusals of both; "spec" omits both.
     select, ignore: codes of rules, or prefixes of codes: "UPC1" is all of UPC101 to UPC199. An
         empty `select` selects all rules; `ignore` wins over `select`.
-    sizes: input name -> its full shape, or symbol -> its size, for dynamic sizes.
+    sizes: for dynamic sizes: input name -> its full shape, or symbol -> its size.
 
     Raises `ModelError` or `FileError` for a model that cannot be read, and `ArgumentError` or
     `ShapeError` for the other arguments.
@@ -71,15 +70,15 @@ def fix(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
 ) -> Findings:
-    """Repair a model's file and lint it again: `fixed` has the findings that are gone.
+    """Repair a model's file and lint it again; the result lists the repaired findings as `fixed`.
 
-    The repaired model computes the same, up to rounding. It replaces the file completely or not at
-    all; without a repair the file stays as it is.
+    The repaired model computes the same, up to rounding. The file is replaced as a whole, and only
+    if there was a repair.
 
     Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
     model, fixed = from_model(path), list[Finding]()
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         findings = lint(model, runtime=runtime, select=select, ignore=ignore)
         repaired = [finding for finding in findings if _repaired(model, finding, _reading(runtime))]
         fixed += repaired
@@ -120,7 +119,7 @@ def _inferred(
 def _shapes(
     model: ir.Model, sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, list[int | str | None]]:
-    """Return the shapes of the inputs, with sizes that `sizes` gives by name or by symbol."""
+    """Return the shapes of the inputs, with the sizes that `sizes` states by name or by symbol."""
     inputs = [value for value in model.graph.inputs if value.shape is not None]
     shapes: dict[str, list[int | str | None]] = {}
     for value, (name, shape) in zip(inputs, input_shapes(inputs, sizes).items(), strict=True):
@@ -133,9 +132,9 @@ def _shapes(
 def _findings(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
     owners = (model, context.parsed.node)
     codes = " ".join(owner.metadata_props.get(_SUPPRESSED, "") for owner in owners)
-    left_out = tuple(codes.replace(",", " ").split())
+    suppressed = tuple(codes.replace(",", " ").split())
     for rule in rules:
-        if not rule.code.startswith(left_out):
+        if not rule.code.startswith(suppressed):
             yield from rule.findings(context)
 
 

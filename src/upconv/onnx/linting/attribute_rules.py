@@ -1,6 +1,6 @@
-"""Rules about a node's attributes, its neighbours, refusals of runtimes, and unknown geometry.
+"""Rules about a node's attributes, its neighbours, runtimes' refusals, and unknown geometry.
 
-The behaviour of runtimes was observed in ONNX Runtime 1.31.1 and OpenVINO 2026.4.1.
+The behaviour of the runtimes was observed in ONNX Runtime 1.31.1 and OpenVINO 2026.4.1.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def declared_shape(context: Context) -> Iterator[str]:
 
 
 def quantised_axis(context: Context) -> Iterator[str]:
-    """A quantised weight has its scales along another axis than the output channels.
+    """A quantized weight has its scales along an axis other than the output channels.
 
     The weight of a ConvTranspose is (input channels, output channels / group, ...), so scales per
     output channel are along axis 1; a Conv has them along axis 0. Integer kernels cannot use
     scales per input channel: they are slow, refuse the model, or take the wrong axis.
 
-    Fix: Quantise again with axis 1, or with one scale for the whole weight.
+    Fix: Quantize again with axis 1, or with one scale for the whole weight.
     """
     node = context.conv.w.producer()
     if not is_op(node, "DequantizeLinear"):
@@ -103,7 +103,7 @@ def quantised_axis(context: Context) -> Iterator[str]:
     axis += context.conv.rank + 2 if axis < 0 else 0
     if axis != 1:
         yield (
-            f"The weight is dequantised with {scale[0]} scales along axis {axis}; its output"
+            f"The weight is dequantized with {scale[0]} scales along axis {axis}; its output"
             " channels are along axis 1."
         )
 
@@ -111,7 +111,7 @@ def quantised_axis(context: Context) -> Iterator[str]:
 def training_batch_norm(context: Context) -> Iterator[str]:
     """A BatchNormalization in training mode follows.
 
-    It normalises with the statistics of the current batch, so the output of one image depends on
+    It normalizes with the statistics of the current batch, so the output of one image depends on
     the others, and a single image can blow up. The model was exported in training mode.
 
     Fix: Export in evaluation mode (`model.eval()` in PyTorch).
@@ -123,7 +123,7 @@ def training_batch_norm(context: Context) -> Iterator[str]:
         if is_op(node, "BatchNormalization") and trains:
             yield (
                 f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
-                " normalises with the current batch and cannot be folded."
+                " normalizes with the current batch and cannot be folded."
             )
 
 
@@ -224,10 +224,10 @@ def unknown_geometry(context: Context) -> Iterator[str]:
 def computed_weight(context: Context) -> Iterator[str]:
     """The weight is not constant.
 
-    Rules about weights cannot check it, and no pass can fold or rewrite the node. An initialiser
+    Rules about weights cannot check it, and no pass can fold or rewrite the node. An initializer
     that is also an input of the model may be replaced by the caller, so it is not constant.
 
-    Fix: Remove initialisers from the model's inputs; fold constants when exporting.
+    Fix: Remove initializers from the model's inputs; fold constants when exporting.
     """
     conv = context.conv
     if conv.weight.array is None and not is_op(conv.w.producer(), "DequantizeLinear"):

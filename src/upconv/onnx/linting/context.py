@@ -1,4 +1,4 @@
-"""The input of a rule: one ConvTranspose node of a model, parsed, with its surroundings."""
+"""The input of a rule: one ConvTranspose node, parsed, and its surroundings in the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READERS = {
 class Context:
     """One node, in the graph, subgraph or function `graph`; `declared` is its output's shape.
 
-    `runtime` is the one for which the model is checked; None means any.
+    `runtime` is the runtime for which the model is checked; None means any.
     """
 
     parsed: ConvTransposeNode | Unreadable
@@ -38,15 +38,15 @@ class Context:
 
     @property
     def conv(self) -> ConvTransposeNode:
-        """The node, for rules that run only on a node that could be read."""
+        """The node, for rules that run only on nodes that could be read."""
         return cast(ConvTransposeNode, self.parsed)
 
     def concerns(self, runtime: Reading) -> bool:
-        """Whether the model is checked for this runtime, or for any."""
+        """Return whether the model is being checked for this runtime, or for any."""
         return self.runtime in (None, runtime)
 
     def readings(self) -> dict[Reading, ConvTransposeNode]:
-        """The node as the specification and the checked runtimes read it, without refusals."""
+        """Read the node as the specification and the checked runtimes do, unless they refuse it."""
         rules = [rule for rule in Reading if rule is Reading.SPEC or self.concerns(rule)]
         parsed = {rule: read(self.conv.node, self.conv.opset, rule) for rule in rules}
         return {rule: conv for rule, conv in parsed.items() if isinstance(conv, ConvTransposeNode)}
@@ -55,7 +55,7 @@ class Context:
 def contexts(
     model: ir.Model, runtime: Reading | None, declared: Mapping[ir.Value, Sizes | None]
 ) -> Iterator[Context]:
-    """Yield the ConvTranspose nodes; those that the runtime refuses are read by the spec."""
+    """Yield the ConvTranspose nodes; nodes that the runtime refuses are read by the spec."""
     for body in roots(model):
         opset = opset_of(model, body)
         for node in body.all_nodes():
@@ -68,7 +68,7 @@ def contexts(
 
 
 def output_shape(conv: ConvTransposeNode) -> Sizes:
-    """The output's true shape, as far as it is known."""
+    """Return the output's true shape, as far as it is known."""
     x, w = known_sizes(conv.x), known_sizes(conv.w)
     channels = w[1] if w is not None and len(w) == conv.rank + 2 else None
     sizes = (None if n is None else a.out for a, n in zip(conv.axes, conv.sizes, strict=True))
@@ -77,16 +77,16 @@ def output_shape(conv: ConvTransposeNode) -> Sizes:
 
 
 def shape_in_words(shape: Sizes) -> str:
-    """A shape as text, with ? for dynamic sizes."""
+    """Describe a shape, with ? for dynamic sizes."""
     return f"({', '.join('?' if size is None else str(size) for size in shape)})"
 
 
 def attribute(node: ir.Node, name: str) -> Any:
-    """The value of an attribute; None if it is absent, or a function's parameter."""
+    """Return the value of an attribute; None if it is absent, or a function's parameter."""
     entry = node.attributes.get(name)
     return None if entry is None or entry.is_ref() else entry.value
 
 
 def axes_in_words(axes: Sequence[int]) -> str:
-    """The name of these spatial axes in a sentence."""
+    """Name these spatial axes, for use in a sentence."""
     return f"spatial {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}"

@@ -1,4 +1,4 @@
-"""Findings of a lint as plain values, text, JSON and workflow commands for GitHub."""
+"""The linter's findings as plain values, text, JSON and workflow commands for GitHub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH = 100
 
 
 class Severity(Enum):
-    """The severity of a finding; the words are SARIF's levels.
+    """The severity of a finding; the values are SARIF's levels.
 
     ERROR: the model is wrong, or the runtime refuses it. WARNING: results may not be as intended.
     NOTE: the model could be better, or could not be checked.
@@ -29,7 +29,7 @@ class Severity(Enum):
 
     @property
     def rank(self) -> int:
-        """The position in this order: 0 is the worst."""
+        """The position in the order of severity; 0 is the worst."""
         return list(Severity).index(self)
 
 
@@ -37,9 +37,9 @@ class Severity(Enum):
 class Finding:
     """One rule broken at one node.
 
-    `rule` is its code ("UPC001"), `slug` its name. `node` is the node's name, or its output's;
-    `graph` the graph, subgraph or function that it is in. `message` and `fix` are sentences.
-    `fixable` says whether `upconv lint --fix` may fix it.
+    `rule` is the rule's code ("UPC001"), `slug` its name. `node` is the node's name, or its
+    output's; `graph` is the graph, subgraph or function that contains it. `message` and `fix` are
+    sentences. `fixable` says whether `upconv lint --fix` may be able to fix the finding.
     """
 
     rule: str
@@ -53,17 +53,16 @@ class Finding:
 
 
 def quoted(name: object) -> str:
-    """A model's name in quotes, without control characters and short enough for a sentence."""
+    """Quote a name from a model, shortened and without control characters."""
     return neutral(brief(str(name)))
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All findings in one model, in the order of its nodes, then of the rules' codes.
+    """All findings in one model, as a sequence: by node, then by the rules' codes.
 
-    `model` is the path of the model's file, empty if it came from memory; `nodes` counts the
-    ConvTranspose nodes. `fixed` are findings that were fixed and are gone. It is a sequence of
-    `Finding`.
+    `model` is the path of the model's file, empty for a model in memory; `nodes` counts the
+    ConvTranspose nodes. `fixed` lists the findings that were repaired.
 
     >>> len(Findings("model.onnx", 3, ()))
     0
@@ -84,7 +83,7 @@ class Findings:
         return self.findings[index]
 
     def as_json(self) -> dict[str, Any]:
-        """A document of plain values, ready for `json.dumps`.
+        """Return the findings as plain values, ready for `json.dumps`.
 
         >>> sorted(Findings("", 0, ()).as_json())
         ['counts', 'findings', 'fixed', 'model', 'nodes']
@@ -92,12 +91,12 @@ class Findings:
         return {**plain(self), "counts": _counts(self.findings)}
 
     def as_text(self) -> str:
-        """A readable report of printable characters, without a newline at the end."""
+        """Return a readable report in printable characters, without a newline at the end."""
         return text([self])
 
 
 def text(reports: Sequence[Findings]) -> str:
-    """Findings by model and node, the worst first, then the remedy of each rule."""
+    """List the findings by model and node, worst first, then the remedy for each rule."""
     lines: list[str] = []
     for report in reports:
         if report.findings or report.fixed or len(reports) == 1:
@@ -114,13 +113,13 @@ def text(reports: Sequence[Findings]) -> str:
 
 
 def document(reports: Sequence[Findings]) -> dict[str, Any]:
-    """The fields of the JSON document; docs/schemas/lint.json is its schema."""
+    """Return the JSON document of several reports, by docs/schemas/lint.json."""
     findings = [finding for report in reports for finding in report]
     return {"counts": _counts(findings), "models": [report.as_json() for report in reports]}
 
 
 def github(reports: Sequence[Findings]) -> str:
-    """A workflow command per finding: GitHub shows them at the files of a pull request."""
+    """Write a workflow command per finding, which GitHub shows next to a pull request's files."""
     lines = []
     for report in reports:
         for finding in report:
@@ -152,7 +151,7 @@ def _location(finding: Finding) -> str:
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:
-    return {one.value: sum(f.severity is one for f in findings) for one in Severity}
+    return {level.value: sum(f.severity is level for f in findings) for level in Severity}
 
 
 def _counts_in_words(findings: Sequence[Finding]) -> str:
@@ -170,10 +169,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _data(words: str) -> str:
-    """The message of a workflow command, escaped."""
+    """Escape the message of a workflow command."""
     return neutral(words).replace("%", "%25")
 
 
 def _property(words: str) -> str:
-    """A property of a workflow command, escaped."""
+    """Escape a property of a workflow command."""
     return _data(words).replace(":", "%3A").replace(",", "%2C")

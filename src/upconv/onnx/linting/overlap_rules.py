@@ -15,12 +15,12 @@ from ...arrays import Array
 from ..nodes import ANY_SIZE, ConvTransposeNode
 from .context import Context, axes_in_words
 
-_MOST_TAPS = 1 << 16  # or phases of an axis: listing them takes time and memory
-_MOST_PHASES = 1 << 12  # over all axes
-CONTRAST = 0.25  # a larger one is a checkerboard; half of it is rarely visible in an image
-EVEN = 0.05  # weights with a smaller contrast compensate an uneven overlap
-_SHOWN = 12  # phases of an axis in a message
-_DEVIATIONS = 5.0  # standard errors by which gains must differ, to exclude chance
+_MAX_TAPS = 1 << 16  # or phases along an axis: listing them takes time and memory
+_MAX_PHASES = 1 << 12  # over all axes
+CONTRAST = 0.25  # more is a checkerboard; half of this is rarely visible in an image
+EVEN = 0.05  # weights with less contrast compensate for an uneven overlap
+_SHOWN = 12  # phases per axis in a message
+_DEVIATIONS = 5.0  # standard errors by which gains must differ to exclude chance
 
 
 def uneven_overlap(context: Context) -> Iterator[str]:
@@ -113,20 +113,20 @@ def bias_only_border(context: Context) -> Iterator[str]:
 
 
 def phase_taps(conv: ConvTransposeNode) -> list[list[list[int]]]:
-    """The taps of every phase of every axis; empty if there are too many to list."""
-    if any(max(axis.kernel, axis.stride) > _MOST_TAPS for axis in conv.axes):
+    """Return the taps of every phase along every axis; empty if there are too many to list."""
+    if any(max(axis.kernel, axis.stride) > _MAX_TAPS for axis in conv.axes):
         return []
     unbounded = [replace(axis, size=ANY_SIZE) for axis in conv.axes]
     return [[[tap.index for tap in phase.taps] for phase in axis.phases()] for axis in unbounded]
 
 
 def phase_sums(conv: ConvTransposeNode) -> Array | None:
-    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare or a finite weight."""
+    """Return A[c, m, r_1, r_2, ...], scaled; None without phases to compare or a finite weight."""
     w, taps = conv.weight.array, phase_taps(conv)
     strided = [size for size, phases in zip(conv.sizes, taps, strict=False) if len(phases) > 1]
     if w is None or w.dtype.kind not in "fV" or not strided or 1 in strided:
         return None  # 1: an axis of one position has only borders
-    if not all(map(all, taps)) or prod(map(len, taps)) > _MOST_PHASES:
+    if not all(map(all, taps)) or prod(map(len, taps)) > _MAX_PHASES:
         return None
     for i, phases in enumerate(taps, start=2):
         parts = [np.take(w, phase, axis=i).sum(axis=i, dtype=np.float64) for phase in phases]
@@ -136,14 +136,14 @@ def phase_sums(conv: ConvTransposeNode) -> Array | None:
 
 
 def gains_of(sums: Array) -> Array:
-    """The gain of every phase, (r_1, r_2, ...), scaled so that the largest is 1."""
+    """Return the gain of every phase, (r_1, r_2, ...), scaled so that the largest is 1."""
     power = np.square(sums).mean(axis=(0, 1))
     gains: Array = np.sqrt(power / power.max())
     return gains
 
 
 def _some(counts: Sequence[int]) -> str:
-    """The first counts as text, because a stride can have thousands of phases."""
+    """List the first few counts, because a stride can have thousands of phases."""
     return " ".join(map(str, counts[:_SHOWN])) + (" ..." if len(counts) > _SHOWN else "")
 
 

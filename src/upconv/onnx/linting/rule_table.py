@@ -1,13 +1,13 @@
-"""The rules of the linter. A code never changes its meaning and is never reused.
+"""The linter's rules. A code never changes its meaning and is never reused.
 
     UPC0..   the output: checkerboards, gaps, borders
     UPC1..   the node: invalid, or read differently by different runtimes
-    UPC2..   what a runtime refuses
+    UPC2..   the node: refused by a runtime
     UPC4..   neighbouring operators that could be part of the node
-    UPC9..   what could not be checked
+    UPC9..   files, nodes and weights that cannot be checked
 
-A rule is a function on a `Context`; its docstring is the explanation that `upconv lint --explain`
-and docs/onnx-lint.md show: one sentence, a paragraph, and what to do after "Fix:". A new rule is a
+A rule is a function of a `Context`; its docstring is the explanation that `upconv lint --explain`
+and docs/onnx-lint.md show: one sentence, a paragraph and, after "Fix:", the remedy. A new rule is a
 function, a line in the table, its test and its section of the page (`upconv lint --explain UPC`).
 """
 
@@ -30,7 +30,7 @@ from .context import Context
 from .findings import Finding, Severity
 
 Repair = Callable[[ir.Model, ir.Node, Reading | None], bool]
-"""Repairs a node in place, with the same values up to rounding; returns whether it did."""
+"""Repairs a node in place, without changing values beyond rounding; returns whether it did."""
 
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
 _OPERATORS = "https://onnx.ai/onnx/operators/onnx__"
@@ -39,9 +39,9 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: `check` yields sentences about a node, `repair` fixes the node, if it can.
+    """One rule: `check` yields sentences about a node; `repair`, if any, may fix it.
 
-    `severity` holds for a model without a particular runtime; `more` is the address of a page.
+    `severity` applies if no runtime is stated; `more` is the address of a web page.
     """
 
     code: str
@@ -56,7 +56,7 @@ class Rule:
         return self.check.__name__.replace("_", "-")
 
     def as_json(self) -> dict[str, Any]:
-        """The explanation as data: what it reports (`summary`), `why` it matters and the `fix`."""
+        """Return the explanation as data: its `summary`, `why` it matters and the `fix`."""
         parts = (self.check.__doc__ or "").split("\n\n")
         summary, why, fix, *_ = [*(" ".join(part.split()) for part in parts), "", "", ""]
         return {
@@ -71,7 +71,7 @@ class Rule:
         }
 
     def markdown(self) -> str:
-        """The explanation, as `upconv lint --explain` prints it and docs/onnx-lint.md has it."""
+        """Return the explanation as shown by `upconv lint --explain` and docs/onnx-lint.md."""
         texts = self.as_json()
         parts = (
             f"### {self.code} {self.slug}",
@@ -83,7 +83,7 @@ class Rule:
         return "\n\n".join(fill(part, 100, break_on_hyphens=False) for part in parts)
 
     def finding(self, message: str, context: Context | None = None) -> Finding:
-        """Return a sentence as a finding at a node, or without a context at the whole file."""
+        """Make a sentence a finding about a node or, without a context, about the whole file."""
         texts, severity = self.as_json(), self.severity
         graph, node = ("", "") if context is None else context.location
         if context is not None and context.runtime is not None and self.code.startswith("UPC2"):
@@ -92,7 +92,7 @@ class Rule:
         return Finding(self.code, self.slug, severity, node, graph, message, *remedy)
 
     def findings(self, context: Context) -> Iterator[Finding]:
-        """Findings about a node; an unreadable node gets only that finding."""
+        """Yield the findings about a node; if it is unreadable, only that finding."""
         if isinstance(context.parsed, Unreadable) == (self.code in ("UPC109", "UPC901")):
             yield from (self.finding(message, context) for message in self.check(context))
 

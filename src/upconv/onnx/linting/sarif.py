@@ -1,8 +1,8 @@
 """Findings as a SARIF 2.1.0 log for code scanning services.
 
-A result names its rule by code and index, and its place by the model's file and a logical location,
-because a node has no line. SARIF's text has a syntax: braces are doubled, and brackets, which could
-begin a link, become parentheses (OASIS SARIF 2.1.0, sections 3.11.5 and 3.11.6).
+A result refers to its rule by code and index. Its location is the model's file and a logical
+location, because a node has no line. Messages have a syntax: braces are doubled, and brackets,
+which could begin a link, become parentheses (OASIS SARIF 2.1.0, sections 3.11.5 and 3.11.6).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAIN = {ord("{"): "{{", ord("}"): "}}", ord("["): "(", ord("]"): ")"}
 
 
 def log(reports: Sequence[Findings]) -> dict[str, Any]:
-    """The log, of one run."""
+    """Return a log with one run."""
     driver = {
         "name": "upconv",
         "version": __version__,
@@ -73,5 +73,5 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
 
 
 def _text(words: str) -> str:
-    """Escape words, so that readers see no placeholders or links in them."""
+    """Escape words, so that viewers show no placeholders or links."""
     return neutral(words).translate(_PLAIN)
