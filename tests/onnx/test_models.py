@@ -118,11 +118,11 @@ def test_what_onnx_ir_cannot_hold_is_dropped_aloud_or_refused() -> None:
         assert not to_proto(from_model(trained)).training_info
     sparse = parsed("{ y = Neg(x) }")
     sparse.graph.sparse_initializer.add()
-    with pytest.raises(ModelError, match="sparse initialisers, which are not supported"):
+    with pytest.raises(ModelError, match="sparse initializers, which are not supported"):
         from_model(sparse)
     mapped = parsed("{ y = Neg(x) }")
     mapped.graph.output[0].type.map_type.key_type = TensorProto.INT64
-    with pytest.raises(ModelError, match=r"onnx-ir cannot hold it: .*Map types"):
+    with pytest.raises(ModelError, match=r"onnx-ir cannot represent it: .*Map types"):
         from_model(mapped)
     bare = parsed("{ y = Neg(x) }")
     bare.graph.node[0].domain = "own"
@@ -210,13 +210,13 @@ TEXTS = {
     ),
 }
 TENSORS: dict[str, tuple[dict[str, Any], str]] = {
-    "long": ({"raw_data": bytes(97)}, "'w': onnx-ir cannot hold it: buffer size must be"),
+    "long": ({"raw_data": bytes(97)}, "'w': onnx-ir cannot represent it: buffer size must be"),
     "empty": ({}, "'w': It declares 96 bytes, but has fewer"),
     "2**40": ({"dims": [1 << 40]}, "It declares 4398046511104 bytes, but has fewer"),
-    "negative": ({"dims": [-2, -12], "raw_data": bytes(96)}, "'w': onnx-ir cannot hold it"),
+    "negative": ({"dims": [-2, -12], "raw_data": bytes(96)}, "'w': onnx-ir cannot represent it"),
     "type": ({"data_type": 99}, "99 is not a valid DataType"),
     "list": ({"int64_data": [1] * 24}, "Unsupported dtype FLOAT for int64_data"),
-    "nameless": ({"raw_data": bytes(96), "name": ""}, "Two initialisers have the same name"),
+    "nameless": ({"raw_data": bytes(96), "name": ""}, "Two initializers have the same name"),
 }
 
 

@@ -174,13 +174,13 @@ def test_every_pass_keeps_a_quantised_layer_whole(name: str, behind: str, consta
 def test_scales_of_other_axes_are_refused(name: str, axis: int) -> None:
     constants = "int8[2,2,2] q = {1,2,3,4,5,6,7,8}, float[2] s = {1,2}, int8[2] o = {0,1}"
     before = layer("strides=[2]", constants, axis=axis)
-    assert f"its weight has scales along axis {axis}; quantise it" in refusal(before, name)
+    assert f"its weight has scales along axis {axis}; quantize it" in refusal(before, name)
 
 
 @pytest.mark.parametrize(
     ("name", "constants", "reason"),
     [
-        ("fold_batch_norm", WHOLE, "fold the normalisation before the model is quantised"),
+        ("fold_batch_norm", WHOLE, "fold the normalization before quantizing the model"),
         (
             "sub_pixel",
             WHOLE.replace("float s = {2}", "float[3] s = {1,2,3}").replace(
@@ -189,7 +189,7 @@ def test_scales_of_other_axes_are_refused(name: str, axis: int) -> None:
             "scales of shape",
         ),
         ("sub_pixel", WHOLE.replace("int8 o = {1}", "int8[2] o = {1,2}"), "zero points of shape"),
-        ("sub_pixel", BLOCKS, "dequantised with block_size from int8"),
+        ("sub_pixel", BLOCKS, "dequantized with block_size from int8"),
     ],
 )
 def test_what_is_quantised_otherwise_is_left_alone(name: str, constants: str, reason: str) -> None:
@@ -234,4 +234,4 @@ def test_a_pad_of_integers_stays() -> None:
         { p = Pad(x, pads) c = DequantizeLinear(p, one, zero)
           [deconv] y = ConvTranspose<strides=[2], pads=[3,3]>(c, w) }"""
     )
-    assert "adds integers to quantised ones" in refusal(before, "fold_pad")
+    assert "adds integers to quantized ones" in refusal(before, "fold_pad")

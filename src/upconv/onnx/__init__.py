@@ -4,8 +4,8 @@
     rewritten = upconv.onnx.rewrite("model.onnx", ["fold_batch_norm", "replace_deconv"])
     upconv.onnx.save(rewritten, "rewritten.onnx")
 
-Needs onnx, onnx-ir and ONNX Runtime: `pip install '.[onnx]'` in a checkout of upconv. OpenVINO is
-used if it is installed.
+Requires onnx, onnx-ir and ONNX Runtime: `pip install '.[onnx]'` in a checkout of upconv. OpenVINO
+is used if it is installed.
 """
 
 from __future__ import annotations

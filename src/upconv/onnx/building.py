@@ -1,7 +1,7 @@
 """New nodes in a model, all with unused names.
 
-Dynamic sizes stay dynamic: shapes are written with 0 and -1 where ONNX allows it, else computed
-from the value's shape. Of the operators written here, only Split differs between opsets.
+Dynamic sizes stay dynamic: shapes are written with 0 and -1 where ONNX allows this, otherwise they
+are computed. Among the operators used here, only Split differs between opsets.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .graphs import remove, roots, values
 _TO_THE_END = (1 << 63) - 1
 
 Crops = Sequence[tuple[int, int]]
-"""Positions cut off each spatial axis, (begin, end)."""
+"""Positions to cut off each spatial axis, as (begin, end)."""
 
 Operands = Sequence[ir.Value | None]
 
 
 class Builder:
-    """Writes nodes that replace `node`; their metadata names `origin`, the pass."""
+    """Writer of nodes that replace `node`; their metadata names `origin`, the pass."""
 
     def __init__(self, model: ir.Model, node: ir.Node, opset: int, origin: str) -> None:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
@@ -36,7 +36,7 @@ class Builder:
     def op(
         self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
-        """Add a node of ONNX's own operators; return its output, of type `dtype` or its input's."""
+        """Add a node of ONNX's own domain; return its output, of type `dtype` or its input's."""
         return self._put(kind, inputs, attributes, dtype=dtype)[0]
 
     def _put(
@@ -57,7 +57,7 @@ class Builder:
         return node.outputs
 
     def constant(self, array: Array, hint: str) -> ir.Value:
-        """Add an initialiser, or a Constant node in a subgraph or function."""
+        """Add an initializer, or a Constant node in a subgraph or function."""
         name = self._fresh(hint)
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         if self._node.graph is not self._model.graph:
@@ -93,7 +93,7 @@ class Builder:
         )
 
     def cut(self, x: ir.Value, crops: Crops) -> ir.Value:
-        """Cut positions off the ends of the spatial axes of x."""
+        """Cut positions off the ends of x's spatial axes."""
         ends = [(a, -b or _TO_THE_END, axis) for axis, (a, b) in enumerate(crops, 2) if a or b]
         return self.op("Slice", [x, *map(self.integers, zip(*ends, strict=True))]) if ends else x
 
@@ -108,12 +108,12 @@ class Builder:
         """Add depth to space of any rank: (N, prod(s)*channels, *n) to (N, channels, *(n*s)).
 
         mode: phase r of channel c is channel c*s + r ("CRD") or r*C + c ("DCR").
-        may_be_empty: N may be 0, where Reshape cannot infer a length that is written as -1.
+        may_be_empty: whether N may be 0; Reshape then cannot infer a length written as -1.
         """
         rank = len(strides)
         if rank == 2 and strides[0] == strides[1]:
             return self.op("DepthToSpace", [x], blocksize=strides[0], mode=mode)
-        # A constant shape may leave one size dynamic; with more of them the shape is computed.
+        # A constant shape can leave one size dynamic; for more, the shape must be computed.
         sizes: Sequence[int] | ir.Value = [-1]
         larger = sizes
         if rank > 1:
@@ -121,13 +121,13 @@ class Builder:
             sizes = self.op("Slice", [shape, *map(self.integers, ([2], [_TO_THE_END], [0]))])
             larger = self.op("Mul", [sizes, self.integers(strides)])
         c, first = (1, 2) if mode == "CRD" else (rank + 1, 1)
-        apart = [channels, *strides] if mode == "CRD" else [*strides, channels]
+        parts = [channels, *strides] if mode == "CRD" else [*strides, channels]
         perm = [0, c, *(axis for i in range(rank) for axis in (rank + 2 + i, first + i))]
-        if rank == 1 and may_be_empty:  # N is the -1; 0 copies the length along an added axis
-            x = self._reshape(self.squeeze(x, [1], undo=True), [-1, *apart], [0])
+        if rank == 1 and may_be_empty:  # N is the -1; 0 copies the length, as an axis is inserted
+            x = self._reshape(self.squeeze(x, [1], undo=True), [-1, *parts], [0])
             x = self.op("Flatten", [self.op("Transpose", [x], perm=perm)], axis=2)
             return self._reshape(self.squeeze(x, [1], undo=True), [-1, channels], [0])
-        x = self._reshape(x, [0, *apart], sizes)
+        x = self._reshape(x, [0, *parts], sizes)
         return self._reshape(self.op("Transpose", [x], perm=perm), [0, channels], larger)
 
     def _reshape(
@@ -145,7 +145,7 @@ class Builder:
     def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:
         """Replace `old` by `new`, which takes its name, and remove the nodes in `dead`.
 
-        dead: unused nodes, the last in the graph first; the new nodes are inserted before it.
+        dead: unused nodes, last in the graph first; the new nodes are inserted before that one.
         """
         old_name, old.name = old.name, None
         new.name, new.type, new.shape = old_name, old.type or new.type, old.shape
@@ -169,5 +169,5 @@ class Builder:
 
 
 def _present(operands: Operands) -> Operands:
-    """The operands without an absent last one: OpenVINO refuses an empty name for a bias."""
+    """Drop the last operand if it is absent: OpenVINO refuses an empty name for a bias."""
     return operands if operands[-1] is not None else operands[:-1]

@@ -1,11 +1,11 @@
-"""The checks of a model: ONNX's own checker, and checks that it leaves to its callers.
+"""Checks of a model: ONNX's own checker, and checks that it leaves to its callers.
 
-1. Opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, no cycle.
-2. ONNX's checker. It refuses three things that runtimes accept, and that are allowed here:
-   operators that ONNX does not define (TensorRT's plugins are in ONNX's domain); inputs and outputs
-   without a declared type or shape; data outside the model, which `models` checks.
-3. No declared size is negative: it makes ONNX's shape inference end the process (onnx issue 8481).
-   Only -1 is allowed, and read as a dynamic size, because exporters write it.
+1. A model has opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, and no cycle.
+2. ONNX's checker accepts it. That checker refuses three things that runtimes accept, and that are
+   allowed here: operators that ONNX does not define (TensorRT's plugins are in ONNX's domain);
+   inputs and outputs without a declared type or shape; data outside the model (see `models`).
+3. No declared size is negative, which would crash ONNX's shape inference (onnx issue 8481). Only -1
+   is allowed, because exporters write it, and is read as a dynamic size.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def require_sound(model: ir.Model) -> None:
         except ValueError:
             raise ModelError("Its nodes form a cycle: some need their own results.") from None
     for value in values(model):
-        least = min((n for n in value.shape or () if isinstance(n, int)), default=0)
-        if least < -1:
-            raise ModelError(f"{brief(value.name)} is declared with the negative size {least}.")
-        if least < 0:
+        smallest = min((n for n in value.shape or () if isinstance(n, int)), default=0)
+        if smallest < -1:
+            raise ModelError(f"{brief(value.name)} is declared with the negative size {smallest}.")
+        if smallest < 0:
             value.shape = ir.Shape([None if n == -1 else n for n in value.shape or ()])
     read = [(f"{n.op_type} node {brief(named(n))} reads", n.inputs) for n in nodes]
     for verb, used in (*read, *(("The graph returns", graph.outputs) for graph in model.graphs())):
@@ -49,7 +49,7 @@ def require_sound(model: ir.Model) -> None:
             if x and not (x.producer() or x.is_graph_input() or x.is_initializer()):
                 raise ModelError(f"{verb} {brief(x.name)}, which nothing defines.")
     try:
-        CheckerPass()(_tolerable(model))
+        CheckerPass()(_acceptable(model))
     except onnx.checker.ValidationError as error:
         raise ModelError(f"ONNX's checker: {one_line(error)}") from None
 
@@ -68,8 +68,8 @@ def _require_versions(model: ir.Model) -> None:
         raise ModelError(f"It has opset {max(opsets)}; {words}.")
 
 
-def _tolerable(model: ir.Model) -> ir.Model:
-    """Return a copy in which the checker accepts everything that runtimes accept."""
+def _acceptable(model: ir.Model) -> ir.Model:
+    """Copy a model so that the checker accepts everything in it that runtimes accept."""
     copy = model.clone()
     for body in roots(copy):
         for node in body.all_nodes():

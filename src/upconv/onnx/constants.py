@@ -1,13 +1,13 @@
-"""Constants of a model, folded into initialisers once, when the model is read.
+"""A model's constants, folded into initializers when the model is read.
 
-A weight is constant when it is an initialiser or the output of a Constant node. Exporters and
-weight normalisation compute weights from constants: `fold` evaluates such nodes (`FOLDED`) with
-ONNX's own reference evaluator, and stores their results as initialisers.
+A weight is constant if it is an initializer or the output of a Constant node. Exporters and weight
+normalization compute weights from constants. `fold` evaluates such nodes (`FOLDED`) with ONNX's own
+reference evaluator, and stores their results as initializers.
 
-1. An initialiser that is also an input of its graph is not constant: a caller may replace it.
-2. DequantizeLinear is not folded, so that quantised pairs stay whole.
-3. Folding adds little data: the result of a broadcast has at most twice the bytes of its operands,
-   or `_SMALL` bytes.
+1. An initializer that is also an input of its graph is not constant: a caller may replace it.
+2. DequantizeLinear is not folded, so that quantized pairs stay intact.
+3. Folding adds little data: the result of a broadcast may have at most twice the bytes of its
+   operands, or `_SMALL` bytes.
 4. 16-bit floats are computed in float32 and rounded once. A node whose result is not finite stays.
 """
 
@@ -37,14 +37,14 @@ FOLDED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """The read-only `array` of a constant, or a sentence with the `reason` why there is none."""
+    """A constant's read-only `array`, or a sentence that gives the `reason` why there is none."""
 
     array: Array | None
     reason: str = ""
 
 
 def constant_value(value: ir.Value | None) -> Constant:
-    """Return the constant array of `value`, or the reason why it has none; never raises."""
+    """Return the constant array of `value`, or the reason why it has none; never raise."""
     if value is None:
         return Constant(None, "The input is absent.")
     name, node = brief(value.name), value.producer()
@@ -56,7 +56,7 @@ def constant_value(value: ir.Value | None) -> Constant:
             array = tensor.numpy().view()
             array.flags.writeable = False
             return Constant(array)
-    except Exception as error:  # a file may be gone, and onnx-ir may raise any error
+    except Exception as error:  # a file may be missing, and onnx-ir may raise any error
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
     if node is None:
         return Constant(None, f"{name} has no data.")
@@ -64,7 +64,7 @@ def constant_value(value: ir.Value | None) -> Constant:
 
 
 def fold(model: ir.Model) -> None:
-    """Replace nodes that compute constants from constants with initialisers."""
+    """Replace nodes that compute constants from constants with initializers."""
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
             result = folded(node, model.opset_imports[""])
@@ -73,7 +73,7 @@ def fold(model: ir.Model) -> None:
 
 
 def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | None:
-    """Return the result of a node on constants; None if the node is not folded."""
+    """Compute a node's result if its operands are constant; return None if it is not folded."""
     if not (is_op(node, *kinds) and node.inputs) or len(node.outputs) > 1:
         return None
     if node.outputs[0].is_graph_output():
@@ -89,15 +89,15 @@ def folded(node: ir.Node, opset: int, kinds: Sequence[str] = FOLDED) -> Array | 
             if size * operands[0].itemsize > max(_SMALL, 2 * nbytes):
                 return None
         with np.errstate(all="ignore"):
-            result = _evaluated(node, operands, opset)
+            result = _evaluate(node, operands, opset)
             sound = result.dtype.kind not in "OSUc" and np.isfinite(result.astype(float)).all()
             return result if sound else None
-    except Exception:  # the runtime's error about this node is better than the evaluator's
+    except Exception:  # the runtime will report a better error about this node
         return None
 
 
-def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
-    """Compute the only output of `node` on `arrays` with ONNX's reference evaluator."""
+def _evaluate(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
+    """Compute the only output of `node` from `arrays` with ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
     dtype = arrays[0].dtype
@@ -115,7 +115,7 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
 
 
 def replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
-    """Replace a node with an initialiser that holds its result; remove unused operands."""
+    """Replace a node with an initializer that holds its result; remove unused operands."""
     y = node.outputs[0]
     name, y.name = y.name, None
     value = ir.val(name, const_value=ir.tensor(np.asarray(result, order="C"), name=name))

@@ -1,4 +1,4 @@
-"""Graphs of a model: their nodes and values, and the removal of nodes."""
+"""A model's graphs: their nodes and values, and the removal of nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeGuard, cast
 
 import onnx_ir as ir
 
-DEFAULT_DOMAINS = ("", "ai.onnx")  # the two spellings of the domain of ONNX's own operators
+DEFAULT_DOMAINS = ("", "ai.onnx")  # two spellings of the domain of ONNX's own operators
 
 
 def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
@@ -17,19 +17,19 @@ def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield all graphs of a model, also those in functions."""
+    """Yield all graphs of a model, including those in functions."""
     for root in (model.graph, *(function.graph for function in model.functions.values())):
         yield root
         yield from root.subgraphs()
 
 
 def opset_of(model: ir.Model, body: ir.Graph | ir.Function) -> int:
-    """The opset of ONNX's own operators in a graph or function."""
+    """Return the opset of ONNX's own operators in a graph or function."""
     return body.opset_imports.get("", model.opset_imports.get("", 0))
 
 
 def values(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield all values of a model, also in subgraphs and functions."""
+    """Yield all values of a model, including those in subgraphs and functions."""
     for body in graphs(model):
         yield from body.inputs
         yield from body.initializers.values()
@@ -38,17 +38,17 @@ def values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def is_op(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
-    """Whether a node is ONNX's own operator of one of these kinds."""
+    """Return whether a node is one of these operators of ONNX's own domain."""
     return node is not None and node.op_type in kinds and node.domain in DEFAULT_DOMAINS
 
 
 def named(node: ir.Node) -> str:
-    """A node's name; without one, its first output's name, else its operator."""
+    """Return a node's name or, if it has none, its first output's name, else its operator."""
     return node.name or next((str(y.name) for y in node.outputs), node.op_type)
 
 
 def follower(y: ir.Value) -> ir.Node | None:
-    """The only node that reads y, in the graph that computes y; None if y has other uses."""
+    """Return the node that alone reads y, in y's own graph; None if y has other uses."""
     uses, producer = list(y.uses()), y.producer()
     if len(uses) != 1 or y.is_graph_output() or producer is None:
         return None
@@ -56,7 +56,7 @@ def follower(y: ir.Value) -> ir.Node | None:
 
 
 def remove(dead: Iterable[ir.Node]) -> None:
-    """Remove nodes, last first, and the nodes and initialisers that only they used."""
+    """Remove nodes, last first, and the nodes and initializers that only they used."""
     waiting = list(dead)[::-1]
     while waiting:
         node = waiting.pop()

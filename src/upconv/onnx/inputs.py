@@ -1,13 +1,13 @@
-"""The inputs of a model: checks of arrays, and random arrays that fit.
+"""A model's inputs: checks of arrays, and random arrays that fit.
 
     floats            standard normal
     bool              true or false, equally likely
-    uint8, int8       all values, as in pixels and quantised data
-    other integers    0 or 1, which is rarely out of range for an index, a length or a flag
+    uint8, int8       all values, as in pixels and quantized data
+    other integers    0 or 1, which are rarely out of range for an index, a length or a flag
 
-A dynamic dimension gets the first known size of these: that of the input or the symbol in `sizes`;
-that of another input with the same symbol; 1 for the first axis, `OPEN` for others. Values depend
-only on the seed and the input's name, so two models get the same values.
+The size of a dynamic dimension is stated in `sizes`, for the input or for the symbol; otherwise, it
+is the size of the same symbol in another input; otherwise, 1 for the first axis and `OPEN` for all
+others. Values depend only on the seed and the input's name, so two models share them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ..errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, br
 from .models import Source, from_model
 
 OPEN = 32
-_MOST_AXES = 64  # NumPy's
+_MAX_AXES = 64  # in NumPy
 
 
 def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
-    """The feeds of a model: its inputs without an initialiser."""
+    """Return the inputs that a model needs: those without an initializer."""
     weights = model.graph.initializers
     return tuple(value for value in model.graph.inputs if value.name not in weights)
 
 
 def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
-    """NumPy's dtype of a tensor of numbers; None for anything else."""
+    """Return the NumPy dtype of a tensor of numbers; None for anything else."""
     kind = value.dtype if isinstance(value.type, ir.TensorType) else None
     if kind is None or kind in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
@@ -45,14 +45,14 @@ def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
 
 
 def declared(value: ir.Value) -> str:
-    """A value's type and shape as errors show them, such as "float32[N,3,?]"."""
+    """Describe a value's type and shape for errors, as in "float32[N,3,?]"."""
     dims = ("...",) if value.shape is None else value.shape
     shown = (str(d if isinstance(d, int | str) else d.value or "?") for d in dims)
     return f"{dtype_of(value) or value.type or 'any type'}[{','.join(shown)}]"
 
 
 def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
-    """Whether the declared shape allows a shape; symbols are not compared."""
+    """Return whether the declared shape allows a shape; symbols are not compared."""
     if declared is None:
         return True
     pairs = zip(shape, declared, strict=False)
@@ -60,7 +60,7 @@ def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
 
 
 def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """Return `feeds` in the order of the inputs, C-contiguous; raise if they do not fit."""
+    """Return `feeds` as C-contiguous arrays in the inputs' order; raise if they do not fit."""
     _require_inputs(inputs, feeds)
     arrays: dict[str, Array] = {}
     for value in inputs:
@@ -95,9 +95,9 @@ def feeds(
     *,
     seed: int = 0,
 ) -> dict[str, Array]:
-    """Return an array for every input of a model, or for each of the inputs in a list.
+    """Return an array for every input of a model, or for every input in a list.
 
-    sizes: the full shape of an input by its name, or the size of a symbolic dimension by its name.
+    sizes: by name, the full shapes of inputs or the sizes of symbolic dimensions.
     given: arrays for some inputs, used as they are.
 
     Raises `ArgumentError` for an unknown name, `ShapeError` for a shape that the model does not
@@ -119,7 +119,7 @@ def feeds(
     stated = by_name("sizes", sizes) | {name: array.shape for name, array in arrays.items()}
     shapes = input_shapes(inputs, stated)
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in arrays}
-    # Narrow floats are drawn in float32 first, one input at a time: at most one extra array.
+    # 16-bit floats are first drawn in float32, one input at a time: at most one extra array.
     counts = {name: prod(shapes[name]) for name in dtypes}
     total = sum(count * dtypes[name].itemsize for name, count in counts.items())
     memory.require(
@@ -134,7 +134,7 @@ def feeds(
 def input_shapes(
     inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every input, without dynamic sizes; raises what `feeds` raises."""
+    """Return the shape of every input, without dynamic sizes; raise what `feeds` raises."""
     stated = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
     symbols, shapes = _symbols(inputs, stated), {}
     for value in inputs:
@@ -148,15 +148,15 @@ def input_shapes(
         if dims is not None and not fits(shape, ir.Shape(known)):
             expected = f"{declared(value)}, here [{','.join(str(d or '?') for d in known)}]"
             raise ShapeError(f"sizes[{brief(name)}]", str(shape), expected)
-        if len(shape) > _MOST_AXES:
-            words = f"{len(shape)} axes; NumPy has at most {_MOST_AXES}"
+        if len(shape) > _MAX_AXES:
+            words = f"{len(shape)} axes; NumPy supports at most {_MAX_AXES}"
             raise MemoryLimitError(f"Input {brief(name)} has {words}.")
         shapes[name] = shape
     return shapes
 
 
 def _symbols(inputs: Sequence[ir.Value], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the sizes of symbols: from their own names first, then from the shapes of inputs."""
+    """Return the sizes of symbols, stated by name or else implied by the shapes of inputs."""
     dims = {str(v.name): [getattr(d, "value", None) for d in v.shape or ()] for v in inputs}
     known = {symbol for symbols in dims.values() for symbol in symbols if symbol}
     symbols: dict[str, int] = {}

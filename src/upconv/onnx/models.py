@@ -1,12 +1,12 @@
 """Read models into `ir.Model`, and write them.
 
-1. `load` and `from_model` check a model before its use (`checker`), sort nodes that are out of
+1. `load` and `from_model` check a model before it is used (`checker`), sort nodes that are out of
    order, and fold constants (`constants`).
-2. Data outside the model's file must lie in the model's folder, or below it. If the model or its
-   data is a link, as in the caches of model hubs, the data may lie beside the target of the model's
-   link. Initialisers above `SMALL` bytes stay in their file, which is memory mapped.
-3. `save` writes one file, or two if protobuf cannot hold the model: `<name>.data` beside it has
-   the large tensors. Each file appears complete, the model last. Sources are never overwritten.
+2. Data outside the model's file must be in the model's folder or below. If the model or its data is
+   a link, as in the caches of model hubs, the data may also be next to the file to which the
+   model's link points. Initializers above `SMALL` bytes stay in their file, which is memory-mapped.
+3. `save` writes one file, or two if protobuf cannot hold the model: `<name>.data` next to it has
+   the large tensors. Files appear when complete, the model last. Sources are never overwritten.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ MOST_BYTES = (1 << 31) - 1  # of one protobuf message
 INLINE_BYTES = MOST_BYTES - (64 << 20)
 """Maximum bytes of weights in one file; the rest of the message is for the graph."""
 
-SMALL = 1024  # bytes: the checker and inference may read the values of such a tensor
-_SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
+SMALL = 1024  # bytes: the checker and shape inference may read the values of such tensors
+_MAX_COMPRESSION = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
 _SOURCES = "upconv.onnx.sources"
 
 Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
-    """Load the model in a file of ONNX's binary form.
+    """Load a model from a file in ONNX's binary format.
 
     Raises `FileError` for a path that cannot be read or is not a regular file, and `ModelError` for
     a file that is not a model, is damaged, or breaks ONNX's rules.
@@ -69,10 +69,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def from_model(model: Source) -> ir.Model:
-    """Read or copy a model; a model that was checked here before is not checked again.
+    """Read or copy a model; a model that this module has checked is not checked again.
 
     Data outside the file is found only for a path or an `ir.Model`. Raises what `load` raises,
-    and `DTypeError` for any other object.
+    and `DTypeError` for objects that are not models.
     """
     if isinstance(model, str | os.PathLike):
         return load(model)
@@ -90,12 +90,12 @@ def from_model(model: Source) -> ir.Model:
 
 
 def sources(model: ir.Model) -> tuple[Path, ...]:
-    """The files that a model was read from: its own first, then those with external data."""
+    """Return the files from which a model was read: its own first, then its external data."""
     return tuple(model.graph.meta.get(_SOURCES, ()))
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that the model at `path` is read from; only `path` if it is not a model."""
+    """Return the files of the model at `path`; only `path` if it is not a model."""
     try:
         return sources(load(path))
     except ModelError:
@@ -116,22 +116,22 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
     """Write a complete model or nothing; return the written files, the model's first.
 
     model: the result of `load`, `optimize` or `rewrite`, a ModelProto, or an `ir.Model`.
-    path: links are followed. Only `force` overwrites an existing file. Files that the model was
-        read from are never overwritten.
+    path: links are followed. Only `force` overwrites an existing file. Files from which the model
+        was read are never overwritten.
 
-    Raises `FileError` for a path that cannot be written, `ModelError` for a model that cannot be,
-    and `DTypeError` for any other object.
+    Raises `FileError` for a path and `ModelError` for a model that cannot be written, and
+    `DTypeError` for objects that are not models.
 
     >>> save("model.onnx", "copy.onnx")
     Traceback (most recent call last):
     upconv.errors.DTypeError: model is 'model.onnx' (str); expected the result of `load`, ...
     """
-    name, model, force = path_text("path", path), _held(model), boolean("force", force)
+    name, model, force = path_text("path", path), _unwrapped(model), boolean("force", force)
     with _named(brief(name)):
         with reported(name):
             target = Path(name).resolve()
-            beside = target.with_name(target.name + ".data")
-            targets = (target, beside) if nbytes(model) > INLINE_BYTES else (target,)
+            data_file = target.with_name(target.name + ".data")
+            targets = (target, data_file) if nbytes(model) > INLINE_BYTES else (target,)
             for written in targets:
                 require_free(str(written), written, force=force, inputs=sources(model))
         if len(targets) == 1:
@@ -141,19 +141,19 @@ def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tu
             return targets
         with reported(name), TemporaryDirectory(prefix=".upconv-", dir=target.parent) as folder:
             staged = Path(folder, target.name)
-            ir.save(model, staged, "protobuf", beside.name, size_threshold_bytes=SMALL)
-            staged.with_name(beside.name).replace(beside)
-            staged.replace(target)  # last, so that a reader of the model finds both
+            ir.save(model, staged, "protobuf", data_file.name, size_threshold_bytes=SMALL)
+            staged.with_name(data_file.name).replace(data_file)
+            staged.replace(target)  # last, so that whoever reads the model finds both files
         return targets
 
 
-def _held(model: Any) -> ir.Model:
-    """Return the model in a result of `rewrite` (its `model`) or `optimize` (its `proto`)."""
-    for held in (model, getattr(model, "model", None), getattr(model, "proto", None)):
-        if isinstance(held, ir.Model):
-            return held
-        if isinstance(held, ModelProto):
-            return from_model(held)
+def _unwrapped(model: Any) -> ir.Model:
+    """Return the model itself, or the one in a result of `rewrite` or `optimize`."""
+    for inner in (model, getattr(model, "model", None), getattr(model, "proto", None)):
+        if isinstance(inner, ir.Model):
+            return inner
+        if isinstance(inner, ModelProto):
+            return from_model(inner)
     expected = "the result of `load`, `optimize` or `rewrite`, a ModelProto or an ir.Model"
     raise DTypeError("model", f"{brief(model)} ({type(model).__name__})", expected)
 
@@ -180,7 +180,7 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
 
 
 def digest(model: ir.Model) -> str:
-    """SHA-256 of the contents of a model, wherever its weights are stored."""
+    """Return the SHA-256 of a model's contents, wherever its weights are stored."""
     total, copy = hashlib.sha256(), model.clone()
     for graph in copy.graphs():
         for name, value in graph.initializers.items():
@@ -195,7 +195,7 @@ def digest(model: ir.Model) -> str:
 
 
 def nbytes(model: ir.Model) -> int:
-    """The bytes of a model's weights."""
+    """Return the size of a model's weights in bytes."""
     held = [v.const_value for graph in graphs(model) for v in graph.initializers.values()]
     return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
 
@@ -210,7 +210,7 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
     if proto.training_info:
         warnings.warn("The model's training information is dropped.", stacklevel=4)
     if proto.graph.sparse_initializer:
-        raise ModelError("It has sparse initialisers, which are not supported; make them dense.")
+        raise ModelError("It has sparse initializers, which are not supported; make them dense.")
     for owner in (proto, *proto.functions):
         versions = {o.version for o in owner.opset_import if o.domain in DEFAULT_DOMAINS}
         if len(versions) > 1:
@@ -219,7 +219,7 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
             entry.domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
     model = ir.from_proto(proto)
     if len(model.graph.initializers) < len(proto.graph.initializer):
-        raise ModelError("Two initialisers have the same name, or one has none.")
+        raise ModelError("Two initializers have the same name, or one has none.")
     return _checked(model, path)
 
 
@@ -229,13 +229,13 @@ def _checked(model: ir.Model, path: Path | None) -> ir.Model:
         for value in graph.initializers.values():
             if value.const_value is not None:
                 with _named(f"The tensor {brief(value.name)}"):
-                    value.const_value = _settled(value.const_value, path, files)
+                    value.const_value = _checked_tensor(value.const_value, path, files)
     for body in roots(model):
         for node in body.all_nodes():
             for name, attribute in list(node.attributes.items()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     with _named(f"The tensor {name} of {brief(named(node))}"):
-                        tensor = _settled(attribute.as_tensor(), path, files, MOST_BYTES)
+                        tensor = _checked_tensor(attribute.as_tensor(), path, files, MOST_BYTES)
                         node.attributes[name] = ir.AttrTensor(name, tensor)
     require_sound(model)
     fold(model)
@@ -260,25 +260,25 @@ def _named(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from None
     except UpconvError:
         raise
-    except Exception as error:  # onnx-ir may raise any error for a model that it cannot hold
+    except Exception as error:  # onnx-ir may raise any error for a model that it cannot represent
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
         if isinstance(deepest, MemoryError):
             raise memory.refused(where, deepest) from None
-        raise ModelError(f"{where}: onnx-ir cannot hold it: {one_line(deepest)}.") from error
+        raise ModelError(f"{where}: onnx-ir cannot represent it: {one_line(deepest)}.") from error
 
 
-def _settled(
-    tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
+def _checked_tensor(
+    tensor: ir.TensorProtocol, path: Path | None, files: set[Path], limit: int = SMALL
 ) -> ir.TensorProtocol:
-    """Check that a tensor has the declared data; read up to `most` bytes of external data."""
+    """Check that a tensor has the declared data; read external data of up to `limit` bytes."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor = _outside(tensor, path, files)
-        return tensor if tensor.nbytes > most else _in_memory(tensor)
+        return tensor if tensor.nbytes > limit else _in_memory(tensor)
     if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
         return tensor
-    if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
+    if tensor.nbytes > _MAX_COMPRESSION * tensor.raw.ByteSize():
         raise ModelError(f"It declares {tensor.nbytes} bytes, but has fewer.")
     return ir.Tensor(tensor.numpy(), tensor.dtype, **_labels(tensor))  # not the caller's own tensor
 
@@ -294,11 +294,11 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.ExternalTensor:
-    """Return the tensor with the real path of its file, without reading the data."""
+    """Return the tensor with its file's real path, without reading the data."""
     if path is None and tensor.base_dir:
         path = Path(tensor.base_dir, "model").absolute()
     if path is None:
-        raise ModelError("Its data lies in a file; load the model by its path.")
+        raise ModelError("Its data is in another file; load the model by its path.")
     offset, length = tensor.offset or 0, tensor.nbytes
     if tensor.dtype == ir.DataType.STRING or min(offset, *tensor.shape.numpy(), 0) < 0:
         raise ModelError(f"It is {tensor.dtype}{tensor.shape} at byte {offset}, which is invalid.")
@@ -308,7 +308,7 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
     file = Path(path.parent, location).resolve()
     homes = path.parent.resolve(), path.resolve().parent
     if not any(map(file.is_relative_to, homes)):
-        raise ModelError(f"Its data lies at {brief(location)}, outside the model's folder.")
+        raise ModelError(f"Its data is at {brief(location)}, outside the model's folder.")
     with reported(str(file), "read"), opened(file) as opened_file:
         size = os.fstat(opened_file.fileno()).st_size
     if size < offset + length:

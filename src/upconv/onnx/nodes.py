@@ -1,7 +1,7 @@
-"""ConvTranspose nodes of a model, parsed for passes, rules and trials.
+"""A model's ConvTranspose nodes, parsed for passes, rules and trials.
 
 Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A node is read by
-the requested rule, by default ONNX's text. `departures` names the rules that read it differently.
+the requested rule, by default ONNX's own. `departures` names the rules that read it differently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .constants import Constant, constant_value
 from .graphs import is_op, named, opset_of, roots
 
 ANY_SIZE = 1 << 24
-"""Assumed size of a dynamic axis: a power of two that exceeds all strides in practice."""
+"""The size that stands for a dynamic one: a power of two above all strides in practice."""
 
 _READ = {
     *("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape"),
@@ -35,10 +35,10 @@ Sizes = tuple[int | None, ...]
 class ConvTransposeNode:
     """A ConvTranspose node, y = conv_transpose(x, w) + b, with everything that is known about it.
 
-    `sizes` are x's spatial sizes, with None if unknown: the axis then has `ANY_SIZE`, and kernel,
-    stride, dilation and crops hold for every size. `weight` is w's value, or why it has none.
-    `departures` are the rules that give the node another value. `x`, `w`, `b` and `y` are looked up
-    at each use, because rewriting an earlier node replaces the values that this node reads.
+    `sizes` are x's spatial sizes. An unknown size is None; the axis then has `ANY_SIZE`, and
+    kernel, stride, dilation and crops hold for every size. `weight` is w's value, or why it has
+    none. `departures` are the rules under which the node has another result. `x`, `w`, `b` and `y`
+    are looked up at each use, as rewriting an earlier node replaces the values that this one reads.
     """
 
     node: ir.Node
@@ -103,8 +103,8 @@ class ConvTransposeNode:
 class Unreadable:
     """A ConvTranspose node that cannot be read, and why, in one sentence.
 
-    `wrong` is true if ONNX, or the rule for reading it, does not allow such a node. Otherwise the
-    model does not say enough about it.
+    `wrong` is true if ONNX, or the rule by which the node is read, forbids such a node. Otherwise
+    the model does not say enough about it.
     """
 
     node: ir.Node
@@ -143,7 +143,7 @@ def conv_transpose_nodes(
 
 
 def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNode | Unreadable:
-    """Read a ConvTranspose node by `rule`, or by ONNX's text if that is None."""
+    """Read a ConvTranspose node by `rule`; None means the ONNX specification."""
     try:
         return _read(node, opset, rule)
     except (UpconvError, _UnknownError) as error:
@@ -152,7 +152,7 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNo
 
 
 def known_sizes(value: ir.Value | None) -> Sizes | None:
-    """The sizes that a value declares, with None for dynamic ones; None if the rank is unknown."""
+    """Return a value's declared sizes, None for dynamic ones; None if its rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
@@ -176,7 +176,7 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
-    """The attributes that the node states, by ONNX's names."""
+    """Return the attributes that the node states, under ONNX's names."""
     parameters = [name for name, attribute in node.attributes.items() if attribute.is_ref()]
     if parameters:
         raise _UnknownError(f"its {parameters[0]} is a parameter of the function that contains it")
@@ -208,11 +208,11 @@ def _sizes(x: ir.Value, rank: int) -> Sizes:
 def _layer(
     kernel: tuple[int, ...], sizes: Sizes, attributes: dict[str, Any], opset: int, rule: Rule | None
 ) -> tuple[Layer, tuple[Rule, ...]]:
-    """Return the layer by one rule, and the rules that give it other crops."""
+    """Read the layer by one rule; return it and the rules under which its crops differ."""
     if "output_shape" in attributes and None in sizes:
         raise _UnknownError(
             "it has an output_shape, so its crops depend on the size of its input, which is not"
-            " known; give the sizes of the model's inputs"
+            " known; state the sizes of the model's inputs"
         )
     size = tuple(ANY_SIZE if size is None else size for size in sizes)
 
@@ -230,7 +230,7 @@ def _layer(
 
 
 def _check_channels(conv: ConvTransposeNode) -> None:
-    """Raise for a weight, bias and input whose channels do not fit each other."""
+    """Raise unless the channels of weight, bias and input fit each other."""
     array, groups = conv.weight.array, conv.groups
     if array is None:
         return

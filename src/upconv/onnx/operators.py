@@ -1,7 +1,7 @@
 """ConvTranspose as ONNX specifies it, on NumPy arrays and in ONNX's evaluator.
 
-Operands are checked here, so that errors name X, W, B and ONNX's attributes. These operators of the
-evaluator are wrong or missing, and are replaced:
+Operands are checked here, so that errors name X, W, B and ONNX's attributes. The following
+operators of the evaluator are wrong or missing, and are replaced:
 
     ConvTranspose       is wrong for groups with a bias or with several output channels; it ignores
                         `output_shape` without auto_pad
@@ -35,7 +35,7 @@ _NAMES = re.compile(r"^(x|weight|bias|groups)\b")
 
 
 def conv_transpose(
-    X: Any,  # noqa: N803 - ONNX's names of the operands
+    X: Any,  # noqa: N803 - ONNX's names
     W: Any,  # noqa: N803
     B: Any = None,  # noqa: N803
     *,
@@ -44,13 +44,13 @@ def conv_transpose(
     engine: str | Engine | None = None,
     **attributes: Any,
 ) -> Array:
-    """ONNX's ConvTranspose: the output of a node with these attributes and operands.
+    """Compute ONNX's ConvTranspose, the output of a node with these attributes and operands.
 
     X: (N, C, *size). W: (C, M/group, *kernel). B: (M,) or None. All have one type: float16,
         float32, float64 or, from opset 22 on, bfloat16 (ml_dtypes).
-    attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group in the
-        form of a model, including lists and bytes; None means absent. `pads` lists all begins, then
-        all ends. `rule` selects a reading if runtimes differ: "spec", "onnxruntime" or "openvino".
+    attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group, as in a
+        model, including lists and bytes; None means absent. `pads` lists all begins, then all ends.
+        `rule` selects a reading where runtimes differ: "spec", "onnxruntime" or "openvino".
     opset: the node's opset; opset 11 exchanged the sides of odd totals.
     engine: as in `upconv.conv_transpose`.
 
@@ -110,7 +110,7 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
 
 
 def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
-    """Classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`, which finds them by name."""
+    """Return operator classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`."""
 
     def operator(name: str, compute: Callable[..., Array], **options: Any) -> type[Any]:
         def run(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:

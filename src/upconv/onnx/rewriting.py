@@ -1,7 +1,7 @@
-"""`rewrite`: apply passes or a profile to a whole model, and report the outcome at every node.
+"""`rewrite`: apply passes or a profile to a whole model, and report the outcome for every node.
 
-A profile is a list of limits. A limit has a test for nodes that break it, and the pass that
-rewrites such a node. `docs/onnx-rewrite.md` gives the source of every limit.
+A profile is a list of limits. A limit has a test for nodes that break it, and names the pass that
+rewrites such nodes. `docs/onnx-rewrite.md` gives the source of every limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .passes.quantised import bias, weight
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rewritten:
-    """A rewritten copy of a model, and one `Step` per pass and node: fired, or why not.
+    """A rewritten copy of a model, and for each pass and node a `Step`: it fired, or why not.
 
     left: the nodes that still break the requested profile, each with the reason.
     """
@@ -40,7 +40,7 @@ class Rewritten:
         return tuple(step for step in self.steps if step.fired)
 
     def proto(self) -> onnx.ModelProto:
-        """The model as onnx's own message."""
+        """Return the model as an `onnx.ModelProto`."""
         return to_proto(self.model)
 
 
@@ -61,7 +61,7 @@ def rewrite(
     profile: instead of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
         rewrites nodes beyond its limits (see `docs/onnx-rewrite.md`).
     rule: how to read auto_pad and output_shape: as "spec", "onnxruntime" or "openvino". None
-        follows ONNX's text, and leaves nodes unchanged that a runtime reads differently.
+        follows the ONNX specification, but does not rewrite nodes that a runtime reads differently.
     only: a function that selects nodes; not allowed with a profile.
 
     Values stay the same up to rounding; nothing is measured here (see `optimize`).
@@ -95,7 +95,7 @@ def rewrite(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit of a runtime: a test for nodes that break it, its text, and the pass that helps."""
+    """A runtime's limit: a test for nodes that break it, its description, and a pass that helps."""
 
     broken_by: Callable[[ConvTransposeNode], bool]
     words: str
@@ -103,7 +103,7 @@ class Limit:
 
 
 def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
-    """Whether the pads are not VALID (none) or SAME (s results per input, the odd pad last)."""
+    """Return whether pads are neither VALID (none) nor SAME (s results per input, odd pad last)."""
     same = [
         ((a.kernel - a.stride) // 2, (a.kernel - a.stride + 1) // 2) if a.kernel >= a.stride else ()
         for a in conv.axes
@@ -164,19 +164,19 @@ PROFILES: dict[str, tuple[str, ...]] = {
 def _apply_profile(
     model: ir.Model, profile: str, rule: Rule | None
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """Rewrite `model` in place; return the steps, and why nodes are still beyond a limit."""
+    """Rewrite `model` in place; return the steps, and why some nodes still break a limit."""
     if not isinstance(profile, str) or profile not in PROFILES:
         raise ArgumentError("profile", brief(profile), f"one of {', '.join(PROFILES)}")
     limits = [LIMITS[name] for name in PROFILES[profile]]
     steps: list[Step] = []
     for limit in limits:
-        beyond = {
+        breaking = {
             conv.node
             for conv in conv_transpose_nodes(model, rule)
             if isinstance(conv, Unreadable) or limit.broken_by(conv)
         }
         if limit.by:
-            steps += run(model, [PASSES[limit.by]], rule=rule, only=beyond.__contains__)
+            steps += run(model, [PASSES[limit.by]], rule=rule, only=breaking.__contains__)
     left: list[str] = []
     for conv in conv_transpose_nodes(model, rule):
         if isinstance(conv, Unreadable):

@@ -36,7 +36,7 @@ __all__ = ["Optimization", "optimize"]
 Sizes = Mapping[str, Sequence[int]]
 
 _FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # only remove nodes, so they run first
-_MOST_SECONDS = 3600.0
+_MAX_SECONDS = 3600.0
 _HINT = " upconv.onnx.Session may still be faster: it uses upconv's own kernels."
 
 
@@ -58,21 +58,21 @@ def optimize(
     time_limit: float = TIME_LIMIT,
     progress: Progress | None = None,
 ) -> Optimization:
-    """Rewrite the transposed convolutions of a model where that makes it faster, and write it.
+    """Rewrite a model's transposed convolutions where that makes it faster, and save the result.
 
     model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; not changed.
-    output: the path of the result, which is written in one step; a model that nothing makes faster
-        is written unchanged. None writes nothing. The result's `proto` holds the model too.
+    output: the path of the result, which is written in one step; if nothing makes the model faster,
+        it is written unchanged. None writes nothing. The result's `proto` holds the model too.
     runtime: the runtime that measures and verifies: "onnxruntime", "openvino", "openvino:f32", ...
     input_shapes: shapes of inputs and sizes of symbols, by name, for dynamic dimensions; or several
         such mappings: a layer is then rewritten only if it is faster at all of them.
     feeds: arrays to run the model on instead of random ones.
-    threads: threads of the runtime; None takes its own setting, or `upconv.get_num_threads()`.
+    threads: threads of the runtime; None keeps its own setting, or `upconv.get_num_threads()`.
     seed: seed of the random inputs.
-    seconds: time spent on each layer and shape; the whole model gets five times as much.
+    seconds: time spent on each layer and shape; the whole model takes five times as long.
     float64: compare results with the model in float64, in a slow evaluator.
     session: also measure `upconv.onnx.Session` on the model.
-    decisions: a file that `report.save` of an earlier result wrote; its decisions are applied and
+    decisions: a file saved by an earlier result's `report.save`; its decisions are applied and
         verified without measuring. Decisions for another model, runtime, processor, version, number
         of threads or shape are refused.
     remeasure: if the file of `decisions` is missing or was measured under other conditions, measure
@@ -149,15 +149,15 @@ def _shape_sets(shapes: Sizes | Sequence[Sizes]) -> list[Sizes]:
 
 
 def _require_seconds(seconds: float) -> None:
-    if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
-        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
+    if not (isinstance(seconds, int | float) and 0 < seconds <= _MAX_SECONDS):
+        allowed = f"a number above 0, at most {_MAX_SECONDS:.0f}"
         raise ArgumentError("seconds", brief(seconds), allowed)
 
 
 def _conditions(
     runtime: Runtime, model: ir.Model, inputs: Sequence[Mapping[str, Array]]
 ) -> dict[str, Condition]:
-    """The conditions under which decisions hold."""
+    """Return the conditions under which decisions hold."""
     shapes = "; ".join(str({n: [*a.shape] for n, a in one.items()}) for one in inputs)
     name = f"{runtime} {runtime.version}"
     return conditions(runtime.threads or 1, runtime=name, model=digest(model), shapes=shapes)
@@ -166,7 +166,7 @@ def _conditions(
 def _saved(
     path: FilePath | None, host: str, here: Mapping[str, Condition], remeasure: bool
 ) -> Report | None:
-    """Return the saved decisions to apply, if any."""
+    """Load the saved decisions to apply, if any."""
     if path is None:
         if remeasure:
             raise ArgumentError("remeasure", "True", "decisions, the file to write")
@@ -205,7 +205,7 @@ def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
     try:
         tried = measured(layer, setup)
     except (EngineError, MemoryLimitError) as error:
-        return LayerResult(name, ORIGINAL, f"{setup.runtime} cannot run it alone: {error}")
+        return LayerResult(name, ORIGINAL, f"{setup.runtime} cannot run it separately: {error}")
     (chosen, why), axes, groups = choose(tried), layer.conv.axes, layer.conv.groups
     channels, kind = layer.weight.array.shape[1] * groups, layer.weight.stored
     dtype = str(kind or layer.weight.array.dtype)

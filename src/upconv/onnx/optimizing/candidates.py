@@ -1,4 +1,4 @@
-"""Every form of one transposed convolution, checked and timed in the runtime that will run it."""
+"""All rewritings of a transposed convolution, checked and timed in the runtime that will run it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CANDIDATES: tuple[str, ...] = (
     "to_rank+sub_pixel:polyphase",
     "split_groups",
 )
-"""Names of passes; + joins passes that are applied in turn."""
+"""Names of passes; + joins passes that are applied one after another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """The values that all steps share; `inputs`: arrays by name, per set of shapes."""
+    """The values that all steps share; `inputs`: arrays by name, for each set of shapes."""
 
     runtime: Runtime
     inputs: tuple[Mapping[str, Array], ...]
@@ -48,7 +48,7 @@ class Setup:
 def apply(
     model: ir.Model, passes: str, rule: Rule, only: Callable[[ir.Node], bool] | None = None
 ) -> str | None:
-    """Apply a candidate's passes to a model; return the refusal of the first that does not fire."""
+    """Apply a candidate's passes to a model; return why the first that does not fire refuses."""
     for name in passes.split("+"):
         steps = run(model, [PASSES[name]], rule=rule, only=only)
         if not any(step.fired for step in steps):
@@ -57,7 +57,7 @@ def apply(
 
 
 def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
-    """Return the original and every candidate; raise if the runtime cannot run the original."""
+    """Measure the original and every candidate; raise if the runtime cannot run the original."""
     trial = _Trial(layer, setup)
     models = {}
     for name in (ORIGINAL, *CANDIDATES):
@@ -72,7 +72,7 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
 
 
 class _Trial:
-    """The trial of one layer's candidates; `refused` has the reasons of rejected ones."""
+    """The trial of one layer's candidates; `refused` holds the reasons for rejecting some."""
 
     def __init__(self, layer: Layer, setup: Setup) -> None:
         self.layer, self.setup = layer, setup
@@ -84,10 +84,10 @@ class _Trial:
             with reference.session(layer.model, limit=setup.limit) as session:
                 self.exact = self._values(session)
         except (EngineError, MemoryLimitError):
-            pass  # candidates are compared with the original instead
+            pass  # then candidates are compared with the original
 
     def run(self, models: Mapping[str, ir.Model]) -> list[Candidate]:
-        """Time the candidates that are not refused; replace a worker that a candidate ended."""
+        """Time the candidates that are not refused; start again if one ends the worker."""
         while True:
             with borrowed(self.setup.limit) as worker, ExitStack() as stack:
                 accepted = self._checked(models, worker, stack)
@@ -100,7 +100,7 @@ class _Trial:
     def _checked(
         self, models: Mapping[str, ir.Model], worker: Worker, stack: ExitStack
     ) -> list[tuple[Candidate, OpenModel]]:
-        """Return the candidates that run with correct values, up to one that ended the worker."""
+        """Return the candidates whose values are correct; stop if one ends the worker."""
         accepted: list[tuple[Candidate, OpenModel]] = []
         wanted: list[Any] = []
         for name, model in models.items():
@@ -126,20 +126,20 @@ class _Trial:
         return accepted
 
     def _judged(self, wanted: Sequence[Any], values: Sequence[Any]) -> tuple[str | None, float]:
-        """Return why a candidate's values are wrong, and its largest error."""
+        """Return why a candidate's values are wrong, if they are, and its largest error."""
         [y] = self.layer.model.graph.outputs
         tolerances = Tolerances(precision=self.setup.runtime.working_precision())
         refusal, largest = None, 0.0
         for a, b, exact in zip(wanted, values, self.exact, strict=True):
-            one = difference(y, a, b, tolerances, exact)
-            if not one.equal:
-                by = f"{one.error:.1e} of the output's scale, {one.allowed:.1e} allowed"
-                refusal = f"its values are off: {one.words or by}"
-            largest = max(largest, one.error)
+            result = difference(y, a, b, tolerances, exact)
+            if not result.equal:
+                error = f"{result.error:.1e} of the output's scale, {result.allowed:.1e} allowed"
+                refusal = f"its values are off: {result.words or error}"
+            largest = max(largest, result.error)
         return refusal, largest
 
     def _timed(self, accepted: Sequence[tuple[Candidate, OpenModel]]) -> list[Candidate]:
-        """Return the accepted candidates with interleaved times, for each set of shapes."""
+        """Time the accepted candidates, interleaved, for each set of shapes."""
         candidates = [candidate for candidate, _ in accepted]
         sessions = [session for _, session in accepted]
         for feeds in self.feeds:

@@ -1,9 +1,9 @@
 """Cut every transposed convolution out of a model, as a separate model with the same sizes.
 
-1. The cut contains the node, the activation that follows it, and the DequantizeLinear and
-   QuantizeLinear around a quantised node, because runtimes compute them together.
-2. A run of the model for each set of input shapes gives the shape of the layer's input. It cannot
-   give shapes inside functions and the bodies of If, Loop and Scan: nodes there stay unchanged.
+1. The separate model contains the node, the activation that follows it, and the DequantizeLinear
+   and QuantizeLinear around a quantized node, because runtimes compute them together.
+2. Running the model for each set of input shapes gives the shape of the layer's input. Shapes in
+   functions and in the bodies of If, Loop and Scan remain unknown: nodes there stay unchanged.
 3. Dynamic dimensions stay dynamic in the layer's model, because runtimes plan them differently.
 """
 
@@ -25,14 +25,14 @@ from ..passes.quantised import Operand, weight
 from ..runtimes import Runtime, Worker
 from ..shapes import inferred
 
-MARK = "upconv.number"  # the number of a layer, in its node's `meta`, which no file holds
+MARK = "upconv.number"  # the number of a layer, in its node's `meta`, which is never saved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """A transposed convolution cut out of a model, as a `model` with one input; clone it.
 
-    `conv` is read with the first set of input shapes; `shapes` are its input's shapes, per set.
+    `conv` is read with the first set of input shapes; `shapes` are its input's shapes in each set.
     """
 
     conv: ConvTransposeNode
@@ -53,14 +53,14 @@ def mark(model: ir.Model) -> None:
 
 
 def marked(index: int) -> Callable[[ir.Node], bool]:
-    """Return a test for the node with this number and for nodes that replace it."""
+    """Return a test for the node with this number, which also accepts its replacements."""
     return lambda node: node.meta.get(MARK) == index
 
 
 def layers(
     model: ir.Model, runtime: Runtime, inputs: Sequence[Mapping[str, Array]], worker: Worker
 ) -> list[tuple[ir.Node, Layer | str]]:
-    """Return every transposed convolution of a marked model as a layer, or why it is none."""
+    """Return every transposed convolution of a marked model as a layer, or why it cannot be one."""
     nodes = conv_transpose_nodes(model, runtime.reading)
     declared = inferred(model)
     shapes = [_shapes(model, nodes, runtime, arrays, worker) for arrays in inputs]
@@ -81,25 +81,25 @@ def _shapes(
     arrays: Mapping[str, Array],
     worker: Worker,
 ) -> dict[int, tuple[int, ...]]:
-    """Return the input shapes of layers by number (rule 2)."""
+    """Return the layers' input shapes, by number (rule 2)."""
     copy = model.clone()
     computed = (value for node in copy.graph for value in node.outputs)
     values = {value.name: value for value in (*copy.graph.inputs, *computed)}
     first = [
         next(iter(n.node.inputs), None) if n.node.graph is model.graph else None for n in nodes
     ]
-    asked = {i: values[x.name] for i, x in enumerate(first) if x and x.name in values}
+    wanted = {i: values[x.name] for i, x in enumerate(first) if x and x.name in values}
     copy.graph.outputs.clear()
-    for value in asked.values():
+    for value in wanted.values():
         node = ir.node("Shape", [value])
         copy.graph.append(node)  # this names its output
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
         copy.graph.outputs.append(node.outputs[0])
-    if not asked:
+    if not wanted:
         return {}
     with runtime.session(copy, worker=worker) as session:
         outputs = session.run(arrays).values()
-    return {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
+    return {i: tuple(map(int, shape)) for i, shape in zip(wanted, outputs, strict=True)}
 
 
 def _layer(
@@ -122,7 +122,7 @@ def _layer(
     w = weight(sized)
     sizes = known_sizes(declared.get(str(x.name))) or ()
     sizes = sizes if len(sizes) == len(known[0]) else (None,) * len(known[0])
-    # Dynamic dimensions stay dynamic here, except the channels.
+    # Dynamic dimensions stay dynamic, except the channels.
     opened = [n if i == 1 or sizes[i] == n else f"open{i}" for i, n in enumerate(known[0])]
     return Layer(sized, w, _cut_out(model, sized, opened, declared), known)
 
@@ -133,13 +133,13 @@ def _cut_out(
     shape: Sequence[int | str],
     declared: Mapping[str, ir.Value],
 ) -> ir.Model:
-    """Return the layer as a model; raise `ValueError` if it needs other values than its input."""
+    """Return the layer as a model; raise `ValueError` if it needs values other than its input."""
     x, y = conv.x, conv.y
-    quantised = x.producer()
-    if is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
-        x = quantised.inputs[0]
+    quantized = x.producer()
+    if is_op(quantized, "DequantizeLinear") and quantized.inputs[0]:
+        x = quantized.inputs[0]
     if x.const_value is not None:
-        raise ValueError("its input is constant: it cannot be measured alone")
+        raise ValueError("its input is constant: it cannot be measured separately")
     activation = elementwise(y)
     y = y if activation is None else activation.outputs[0]
     after = follower(y)

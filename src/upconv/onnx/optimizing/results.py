@@ -1,7 +1,7 @@
-"""Results of an optimisation: plain frozen values, from which text, JSON and reports are made.
+"""Results of an optimization: plain frozen values, from which text, JSON and reports are made.
 
-Times are seconds of undisturbed calls, sizes are bytes. Ratios are before / after: above 1 is
-faster. Values for several sets of input shapes are tuples in the order of the sets.
+Times are in seconds, from undisturbed calls; sizes are in bytes. Ratios are before / after: above 1
+is faster. Values for several sets of input shapes are tuples, in the order of the sets.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SCHEMA = 4  # increased when a field of the JSON form changes its meaning
 class Candidate:
     """One form of one layer: the names of `passes`, joined by +, or `ORIGINAL`.
 
-    `refusal` says why it was not measured. Otherwise `seconds` is the time of a call, and `ratios`
-    compare it with the original, which has none. `error` is the largest error against float64,
-    relative to the output's scale.
+    `refusal` says why it was not measured. Otherwise, `seconds` is the time of a call, and `ratios`
+    compare it with the original (which has none itself). `error` is the largest error against
+    float64, relative to the output's scale.
     """
 
     passes: str
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def ratio(self) -> Ratio | None:
-        """The ratio at the input shapes at which it gains least."""
+        """The ratio for the input shapes at which the candidate gains least."""
         return min(self.ratios, key=lambda ratio: ratio.low, default=None)
 
 
@@ -69,7 +69,7 @@ class LayerResult:
         return self.chosen != ORIGINAL
 
     def candidate(self, passes: str) -> Candidate:
-        """The candidate with this name; an empty one if it was not tried."""
+        """Return the candidate with this name; an empty candidate if it was not tried."""
         return next((o for o in self.candidates if o.passes == passes), Candidate(passes))
 
     @property
@@ -79,14 +79,14 @@ class LayerResult:
 
     @property
     def row(self) -> Row:
-        """The layer in a report, at the first set of input shapes."""
+        """The layer's row of a report, for the first set of input shapes."""
         before, after = self.candidate(ORIGINAL).seconds, self.best.seconds
         times = before[0] if before else None, after[0] if after and self.rewritten else None
         return Row(self.node, "ConvTranspose", self.chosen, 1, *times, self.why)
 
     @classmethod
     def of(cls, row: Row) -> Self:
-        """The layer that a saved report describes."""
+        """Return the layer that a saved report describes."""
         times = {ORIGINAL: row.before, row.by: row.after or row.before}
         measured = tuple(Candidate(n, seconds=(t,)) for n, t in times.items() if t is not None)
         return cls(row.name, row.by, row.why, candidates=measured)
@@ -94,7 +94,7 @@ class LayerResult:
 
 @dataclass(frozen=True, slots=True)
 class WholeResult:
-    """The seconds of a whole model before and after, interleaved, at one set of input shapes."""
+    """The seconds of the whole model before and after, interleaved, for one set of input shapes."""
 
     before: float
     after: float
@@ -105,13 +105,12 @@ class WholeResult:
 class Optimization:
     """Everything that `optimize` did: for each layer, for the whole model, and to verify it.
 
-    `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
+    `inputs` are the input shapes by name, for each set. `folded` are the steps taken before
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty if the model was not
     measured again. `verified` is None if the model is unchanged, because there was nothing to
-    verify; `checks` and `whole` then describe the last model that was tried.
-    `session` is the report of `upconv.onnx.Session` if it was asked for. `written` is the output's
-    path. The decisions hold under the `conditions`. `proto` is the model itself; text and JSON omit
-    it.
+    verify; `checks` and `whole` then describe the last model that was tried. `session` is the
+    report of `upconv.onnx.Session`, if requested. `written` is the output's path. The decisions
+    hold under the `conditions`. `proto` is the model itself; text and JSON omit it.
     """
 
     model: str
@@ -143,9 +142,9 @@ class Optimization:
 
     @property
     def report(self) -> Report:
-        """The decisions, to be printed, saved, and applied by `optimize(model, decisions=path)`.
+        """The decisions, to print, or to save and apply with `optimize(model, decisions=path)`.
 
-        Times of the whole model are sums over the sets of input shapes; its ratio is the smallest.
+        The whole model's times are sums over the sets of input shapes; its ratio is the smallest.
         """
         rows, models = tuple(layer.row for layer in self.layers), self.whole
         ratio = min((one.ratio for one in models), key=lambda one: one.low, default=None)
@@ -155,5 +154,5 @@ class Optimization:
         return Report(self.runtime, rows, why, before, after, ratio, self.conditions)
 
     def as_json(self) -> dict[str, Any]:
-        """The result as data, by docs/schemas/optimize.json; null stands for infinity and NaN."""
+        """Return the result as data, by docs/schemas/optimize.json; null means infinity or NaN."""
         return {"schema": SCHEMA, **document(self), "report": self.report.as_json()}

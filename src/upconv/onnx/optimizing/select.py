@@ -1,10 +1,10 @@
-"""Select the candidates of a model: chosen layer by layer, verified and measured as a whole.
+"""Select a model's candidates: chosen layer by layer, verified and measured as a whole.
 
-1. `measuring.decide` chooses a layer's candidate.
+1. `measuring.decide` chooses each layer's candidate.
 2. If the model with all of them is equal to the original, and faster beyond the noise, they stay.
-3. Otherwise greedy add-back adds layer by layer, the largest saving first. A layer stays if the
-   model is equal and faster with it. At most `_MOST_ADDED` are tried: each needs a measurement.
-4. A result that is not equal to the original and faster is discarded.
+3. Otherwise, greedy add-back adds one layer after another, the largest saving first. A layer stays
+   if the model is equal and faster with it. At most `_MAX_ADDED` layers are tried and measured.
+4. A result that is not both equal to the original and faster is discarded.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .candidates import Setup, apply
 from .extract import marked
 from .results import ORIGINAL, Candidate, LayerResult, WholeResult
 
-_MOST_ADDED = 12
-_WHOLE = 5.0  # times the measuring time of one layer
-_LOOK_AGAIN = 3.0  # times that, if the first measurement is undecided
+_MAX_ADDED = 12
+_WHOLE = 5.0  # times the time spent on measuring one layer
+_RETRY = 3.0  # times that, if the first measurement is undecided
 
 Kept = dict[int, str]
-"""Number of a layer -> its candidate."""
+"""A layer's number -> its candidate."""
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Return the candidate of a layer, and why (rule 1)."""
+    """Choose a layer's candidate, and say why (rule 1)."""
     ratios = {one.passes: one.ratio for one in candidates if one.ratio is not None}
     if not ratios:
         return ORIGINAL, "none of its rewritings could be measured"
@@ -46,16 +46,16 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
 
 
 def faster(results: Sequence[WholeResult]) -> bool:
-    """Whether a model is faster beyond the noise at some input shapes, and slower at none."""
+    """Return whether a model is faster beyond the noise for some inputs, and slower for none."""
     ratios = [result.ratio for result in results]
     return any(ratio.low > GAIN for ratio in ratios) and all(ratio.high >= 1 for ratio in ratios)
 
 
 class Selecting:
-    """Assembles, verifies and measures the whole model of one optimisation.
+    """One selection, which assembles, verifies and measures the whole model.
 
     prepared: the original with folded neighbours and marked layers. After `select`, `model` is
-    None if it is unchanged; `checks` and `whole` describe the last trial.
+    None if the model is unchanged; `checks` and `whole` describe the last trial.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
@@ -71,7 +71,7 @@ class Selecting:
     def repeat(self, layers: Sequence[LayerResult], saved: Report) -> None:
         """Apply the decisions of an earlier run and verify the model, without measuring.
 
-        Raises `EngineError` if the model with these decisions is not equal to the original.
+        Raises `EngineError` if the model is then not equal to the original.
         """
         self.layers = tuple(layers)
         if saved.why:
@@ -104,9 +104,9 @@ class Selecting:
             self.verdict = f"{why}; the model is unchanged."
         else:
             ratio = min((one.ratio for one in self.whole), key=lambda ratio: ratio.low)
-            least = " at least" if len(self.whole) > 1 else ""
+            bound = " at least" if len(self.whole) > 1 else ""
             done = f"{len(kept)} of {len(layers)} transposed convolutions rewritten"
-            self.verdict = f"{done}: the model is{least} {ratio}, and verified."
+            self.verdict = f"{done}: the model is{bound} {ratio}, and verified."
         self.layers = tuple(
             replace(layer, chosen=ORIGINAL, why=f"not kept in the whole model, though {layer.why}")
             if layer.rewritten and i not in kept
@@ -115,18 +115,18 @@ class Selecting:
         )
 
     def assembled(self, kept: Mapping[int, str]) -> ir.Model:
-        """Return a copy of the prepared model with these candidates, by number of the layer."""
+        """Assemble a copy of the prepared model with these candidates, by layer number."""
         copy = self.prepared.clone()
         for index, passes in kept.items():
             refusal = apply(copy, passes, self.setup.runtime.reading, marked(index))
-            if refusal is not None:  # although it fired on the layer alone
+            if refusal is not None:  # although the passes fired on the separate layer
                 raise ModelError(f"ConvTranspose number {index} cannot be rewritten: {refusal}.")
         return copy
 
     def check(self, model: ir.Model) -> tuple[Run, ...]:
-        """Compare a model's outputs with the original's, at every set of input shapes.
+        """Compare a model's outputs with the original's for every set of input shapes.
 
-        If the runtime computes in 16 bits, whose roundings hide small faults, compare in f32 too.
+        If the runtime computes in 16 bits, where rounding hides small faults, compare in f32 too.
         """
         runtime, float64 = self.setup.runtime, self.setup.float64
         lowered = runtime.working_precision() not in ("", "f32")
@@ -140,7 +140,7 @@ class Selecting:
         return tuple(checks)
 
     def compare(self, before: ir.Model, after: ir.Model) -> tuple[WholeResult, ...]:
-        """Time two models at every set of input shapes."""
+        """Time two models for every set of input shapes."""
         results = []
         for shapes, feeds in enumerate(self.setup.inputs):
             self.setup.say("measuring the whole model", shapes + 1, len(self.setup.inputs))
@@ -155,12 +155,12 @@ class Selecting:
         return tuple(results)
 
     def _timed(self, sessions: Sequence[OpenModel]) -> WholeResult:
-        """Time two models, and again for longer if the first times are undecided."""
+        """Time two models, and once more for longer if the first times are undecided."""
         seconds = _WHOLE * self.setup.seconds
         rounds = timed(sessions, seconds)
         ratio = Ratio.of(rounds, 1)
         if ratio.low <= 1 < ratio.median:
-            rounds = timed(sessions, _LOOK_AGAIN * seconds)
+            rounds = timed(sessions, _RETRY * seconds)
             ratio = Ratio.of(rounds, 1)
         return WholeResult(undisturbed(rounds.first), undisturbed(rounds.samples[1]), ratio)
 
@@ -191,7 +191,7 @@ class Selecting:
         kept: Kept = {}
         current = self.original
         order = sorted(chosen, key=lambda i: _saved(self.layers[i]), reverse=True)
-        for index in order[:_MOST_ADDED]:
+        for index in order[:_MAX_ADDED]:
             more = {**kept, index: chosen[index]}
             model = self._tried(current, more)
             if model is not None:
@@ -200,6 +200,6 @@ class Selecting:
 
 
 def _saved(layer: LayerResult) -> float:
-    """The seconds that the layer's choice saves in the layer alone."""
+    """Return the seconds that the layer's choice saves in the layer itself."""
     pairs = zip(layer.candidate(ORIGINAL).seconds, layer.best.ratios, strict=False)
     return sum(seconds * (1 - 1 / max(ratio.median, 1e-9)) for seconds, ratio in pairs)

@@ -1,4 +1,4 @@
-"""The passes: a new one is a function, a line in the table and its tests."""
+"""The table of passes: a new pass is a function, a line in the table and its tests."""
 
 from __future__ import annotations
 

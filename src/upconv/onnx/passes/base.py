@@ -14,7 +14,7 @@ from ..graphs import follower, is_op, named
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
 Rewriting = Callable[[Builder], None]
-"""Function that writes the nodes that replace a node and perhaps its neighbours."""
+"""Function that writes the nodes to replace a node, and perhaps its neighbours."""
 
 
 class Refusal(UpconvError):
@@ -23,11 +23,11 @@ class Refusal(UpconvError):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One rewriting of ConvTranspose nodes and, for some passes, of their neighbours.
+    """One way to rewrite ConvTranspose nodes and, for some passes, their neighbours.
 
     name: the name that users type, including options.
-    match: returns the rewriting of a node; raises `Refusal` or another `UpconvError` as the reason.
-    rule: the reading of auto_pad and output_shape; None: the reading of the run.
+    match: returns the rewriting of a node, or raises `Refusal` or another `UpconvError`.
+    rule: how to read auto_pad and output_shape; None means by the rule passed to `run`.
     """
 
     name: str
@@ -64,7 +64,7 @@ def run(
     rule: Rule | None = None,
     only: Callable[[ir.Node], bool] | None = None,
 ) -> list[Step]:
-    """Run every pass, in order, over every ConvTranspose node of `model`, which is changed.
+    """Run every pass, in order, on every ConvTranspose node of `model`, which is changed.
 
     rule, only: as in `upconv.onnx.rewrite`.
     """
@@ -72,9 +72,9 @@ def run(
     for pass_ in passes:
         reading = pass_.rule or rule
         for conv in conv_transpose_nodes(model, reading, only):
-            name, refusal = named(conv.node), None  # a rewriting takes the names of its outputs
+            name, refusal = named(conv.node), None  # rewriting a node removes its outputs' names
             try:
-                rewriting = _matched(pass_, conv, strict=reading is None)
+                rewriting = _match(pass_, conv, strict=reading is None)
             except UpconvError as error:
                 refusal = str(error)
             else:
@@ -83,8 +83,8 @@ def run(
     return steps
 
 
-def _matched(pass_: Pass, conv: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
-    """Return a pass's rewriting of a node; strict: refuse nodes that rules read differently."""
+def _match(pass_: Pass, conv: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
+    """Match a pass with a node; strict: refuse nodes that rules read differently."""
     if isinstance(conv, Unreadable):
         raise Refusal(conv.reason)
     if strict and conv.departures:
@@ -105,8 +105,8 @@ _ELEMENTWISE = (
 
 
 def elementwise(y: ir.Value) -> ir.Node | None:
-    """The activation that reads y, if it has no other inputs and is the only reader."""
+    """Return the activation that alone reads y; None unless y is its only input."""
     node = follower(y)
     if not is_op(node, *_ELEMENTWISE) or len(node.inputs) != 1:
         return None
-    return None if any(one.is_ref() for one in node.attributes.values()) else node
+    return None if any(a.is_ref() for a in node.attributes.values()) else node

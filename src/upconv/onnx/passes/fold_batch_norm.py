@@ -1,13 +1,13 @@
-"""Fold a normalisation into the ConvTranspose before it: `upconv.fold_batch_norm`.
+"""Fold a normalization into the preceding ConvTranspose, with `upconv.fold_batch_norm`.
 
     z = (y - mean) * gamma / sqrt(var + eps) + beta,   y = conv_transpose(x, w) + b
 
 is a transposed convolution with another weight and bias. Arithmetic is in float64, rounded once.
 
-Cases: 1. BatchNormalization in inference. 2. Mul, Add, Sub and Div by one constant per channel,
-which some exporters write instead. 3. several of these in a row, folded together.
+Cases: 1. BatchNormalization in inference. 2. Mul, Add, Sub and Div with one constant per channel,
+which some exporters write instead. 3. Several of these in a row, which are folded together.
 
-Weight, bias and all parameters must be constant floats, and only the normalisation may read y.
+Weight, bias and all parameters must be constant floats, and nothing else may read y.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Affine = tuple[Array, Array, Array, Array, float]  # gamma, beta, mean and var 
 
 
 def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
-    """Fold the normalisation that follows: cases 1 to 3."""
+    """Fold the normalization that follows (cases 1 to 3)."""
     original = _floats(weight(conv)).array
     words = attributes(conv.axes, conv.groups)
     w = original.astype(np.float64)
@@ -45,7 +45,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
             elif is_op(node, "Mul", "Div", "Add", "Sub") and node.outputs:
                 *vectors, eps = _arithmetic(node, value, conv.rank, len(b))
             else:
-                raise Refusal(f"a {node.op_type} reads its output, which is not a normalisation")
+                raise Refusal(f"a {node.op_type} reads its output, which is not a normalization")
             w, b = folded(w, b, *vectors, eps=eps, groups=conv.groups)
         except UpconvError as refusal:
             reason = str(refusal)
@@ -66,7 +66,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
 
 def _floats(tensor: Operand) -> Operand:
     if tensor.scale is not None:
-        raise Refusal("it is quantised; fold the normalisation before the model is quantised")
+        raise Refusal("it is quantized; fold the normalization before quantizing the model")
     return tensor
 
 
@@ -92,7 +92,7 @@ def _batch_norm(node: ir.Node, y: ir.Value, channels: int) -> _Affine:
 
 
 def _arithmetic(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
-    """Return the parameters of an operator on y and c, or on c and y (case 2)."""
+    """Return the parameters of an operator on y and a constant c, in either order (case 2)."""
     kind, first = node.op_type, node.inputs[0] is y
     if len(node.inputs) != 2 or node.inputs[0] is node.inputs[1] or (kind == "Div" and not first):
         raise Refusal(f"the {kind} after it is not linear in its output")
@@ -110,11 +110,11 @@ def _arithmetic(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine
 
 
 def _constant(value: ir.Value | None) -> Array:
-    array = constant(value, "the normalisation of its output")
+    array = constant(value, "the normalization of its output")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise Refusal("the normalisation after it has non-numeric parameters") from None
+        raise Refusal("the normalization after it has non-numeric parameters") from None
 
 
 def _number(node: ir.Node, name: str, absent: float) -> float:

@@ -1,20 +1,20 @@
 """Fold Pad and Slice around a ConvTranspose into its crops.
 
-A Pad of zeros or a Slice of step 1 adds (a, b) positions to the ends of an axis; negative numbers
+A Pad of zeros or a Slice with step 1 adds (a, b) positions to the ends of an axis; negative numbers
 remove positions. If the node has crops (p, q) and stride s, new crops replace the neighbour:
 
     before it    crops (p - s*a, q - s*b)   if the removed positions of x reach no output.      (1)
     after it     crops (p - a, q - b)       if no product reaches the added positions, and the
                                             bias is 0.                                          (2)
 
-In (1) each zero added to x shifts the result by s. Removed positions of x would still have met the
-kernel: folding is exact if k <= s, or if the output is cropped that far. In (2) a Pad's zeros are
-at positions of the longer result that hold only the bias. Several neighbours in a row are folded
-together. Elementwise nodes between them that keep 0 (QuantizeLinear and DequantizeLinear of one
-scale, Cast) stay.
+In (1) each zero added to x shifts the result by s. Removed positions of x still contribute to the
+folded node's result: folding is exact if k <= s, or if the output is cropped far enough. In (2) a
+Pad's zeros are at positions of the longer result that hold only the bias. Several neighbours in a
+row are folded together. Elementwise nodes between them that map 0 to 0 (QuantizeLinear and
+DequantizeLinear with one scale, Cast) stay.
 
 ONNX must be able to express the new crops: no begin below 0, no end of -s or less, and an output
-that is not empty. If a Slice would leave nothing of a dynamic axis, the runtime refuses the
+that is not empty. If a Slice leaves nothing of a dynamic axis at run time, the runtime refuses the
 rewritten model instead of returning an empty output.
 """
 
@@ -42,8 +42,8 @@ _FAR = (1 << 31) - 1  # exporters write this for the end of an axis of any size
 class _Folded:
     """The folded node, which reads x and replaces y.
 
-    inner, outer: nodes that stay between x and the node, and between the node and y. dead: nodes
-    after it that are removed.
+    inner, outer: the nodes that stay between x and the folded node, and between it and y. dead: the
+    nodes after it that are removed.
     """
 
     axes: tuple[Axis, ...]
@@ -113,10 +113,10 @@ def _after(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     return replace(fold, axes=axes, y=node.outputs[0], outer=outer, dead=dead)
 
 
-def _require_floats(kind: str, beside: Sequence[ir.Node], border: str) -> None:
-    """Refuse a Pad of integers, among which 0 need not stand for 0."""
-    if kind == "Pad" and any(is_op(node, border) for node in beside):
-        raise Refusal("the Pad adds integers to quantised ones")
+def _require_floats(kind: str, adjacent: Sequence[ir.Node], border: str) -> None:
+    """Refuse a Pad of quantized integers, among which 0 need not mean zero."""
+    if kind == "Pad" and any(is_op(node, border) for node in adjacent):
+        raise Refusal("the Pad adds integers to quantized ones")
 
 
 def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: str) -> Axis:
@@ -131,7 +131,7 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
 
 
 def _window(node: ir.Node, sizes: Sequence[int | None]) -> Crops:
-    """Return (a, b) per spatial axis; `sizes`: the sizes of all axes of the node's input."""
+    """Return (a, b) per spatial axis; sizes: of all axes of the node's input."""
     kind, rank = node.op_type, len(sizes)
     if kind == "Pad":
         mode = node.attributes.get("mode")
@@ -162,7 +162,7 @@ def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     length = _FAR if size is None else size
     first, last, _ = slice(start, end).indices(length)
     if size is None and (start < 0 or 0 <= end < length):
-        raise Refusal("the Slice counts from the other end of an axis of dynamic size")
+        raise Refusal("the Slice counts from the other end of a dynamic axis")
     if last <= first and length:
         raise Refusal("the Slice leaves nothing")
     return -first, last - length

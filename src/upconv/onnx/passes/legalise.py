@@ -1,9 +1,9 @@
 """Rewrite ConvTranspose nodes with fewer attributes, for runtimes that lack some.
 
-Each pass computes the axes of an equivalent node, and the crop of its result. ONNX writes crops
-(p, q) as pads (p, max(q, 0)) and output padding max(-q, 0), for an output of at least one position;
-runtimes agree on output padding below the stride. For more output padding, or for none, zero taps
-at the kernel's end make a longer result, which holds the bias there:
+Each pass computes the axes of an equivalent node, and how to crop its result. In ONNX, crops (p, q)
+are pads (p, max(q, 0)) and output padding max(-q, 0), if the output has at least one position.
+Runtimes agree on output padding below the stride. To write more, or to write none at all, zero taps
+at the kernel's end lengthen the result by positions that hold the bias:
 
     t = ceil(-q/d) more taps, crops (p, q + d*t)                                               (1)
 """
@@ -27,13 +27,13 @@ from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 from .sub_pixel import require_affordable
 
-MOST_GROUPS = 256  # nodes; more are of no use
+MOST_GROUPS = 256  # each becomes a node; more would be useless
 
 Axes = Sequence[Axis]
 
 
 def normalise(conv: ConvTransposeNode) -> Rewriting:
-    """Write auto_pad and output_shape as pads, and all attributes: runtimes read these alike."""
+    """Write auto_pad and output_shape as pads, and state all attributes: runtimes then agree."""
     axes, stated = _axes(conv), conv.node.attributes
     if stated.keys() == attributes(axes, conv.groups).keys():
         pairs = zip(stated["output_padding"].as_ints(), axes, strict=True)
@@ -43,7 +43,7 @@ def normalise(conv: ConvTransposeNode) -> Rewriting:
 
 
 def no_output_padding(conv: ConvTransposeNode) -> Rewriting:
-    """Write output padding as less padding at the end, or as zero taps: (1)."""
+    """Write output padding as less padding at the end, or as zero taps (1)."""
     stated = any(conv.node.attributes.get_ints("output_padding", ()))
     if not stated and not any(axis.crop_end < 0 for axis in conv.axes):
         raise Refusal("it has no output padding")
@@ -51,7 +51,7 @@ def no_output_padding(conv: ConvTransposeNode) -> Rewriting:
 
 
 def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
-    """Write unequal pads (P, Q) as (m, m), m = min(P, Q), and a Slice. Output padding stays."""
+    """Write unequal pads (P, Q) as (m, m), m = min(P, Q), and a Slice; keep output padding."""
     stated = list(conv.node.attributes.get_ints("pads", ()))
     same = stated != [] and stated == stated[: conv.rank] * 2
     if same or all(p == max(q, 0) for p, q in conv.layer.crops):
@@ -60,7 +60,7 @@ def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
 
 
 def no_pads(conv: ConvTransposeNode) -> Rewriting:
-    """Write pads (P, Q) as a Slice. Output padding stays."""
+    """Write pads (P, Q) as a Slice; keep output padding."""
     if all(p == 0 and q <= 0 for p, q in conv.layer.crops):
         raise Refusal("it has no pads")
     return _padded_by(conv, lambda *_: 0)
@@ -85,14 +85,14 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     _require_small(conv, [axis.extent for axis in axes], per_tap)
     dense = [replace(axis, kernel=axis.extent, dilation=1) for axis in axes]
     w = _longer(conv, axes)
-    spread = np.zeros((*w.array.shape[:2], *(axis.extent for axis in axes)), w.array.dtype)
+    dilated = np.zeros((*w.array.shape[:2], *(axis.extent for axis in axes)), w.array.dtype)
     every = tuple(slice(None, None, axis.dilation) for axis in axes)
-    spread[(slice(None), slice(None), *every)] = w.array
-    return _rewriting(conv, dense, w.changed(spread))
+    dilated[(slice(None), slice(None), *every)] = w.array
+    return _rewriting(conv, dense, w.changed(dilated))
 
 
 def to_rank(conv: ConvTransposeNode) -> Rewriting:
-    """Write one axis as two: first an axis of length 1 with s = k = d = 1 and no crop."""
+    """Write one axis as two, the first of length 1, with s = k = d = 1 and no crop."""
     if conv.rank >= 2:
         raise Refusal(f"it has {conv.rank} spatial axes, and 2 are enough")
     axes = _axes(conv)
@@ -109,11 +109,11 @@ def to_rank(conv: ConvTransposeNode) -> Rewriting:
 
 
 def split_groups(conv: ConvTransposeNode) -> Rewriting:
-    """Write one node per group: split x, weight and bias along channels, and concatenate."""
+    """Write one node per group: split x, weight and bias by channels, and concatenate."""
     if conv.groups == 1:
         raise Refusal("it has one group")
     if conv.groups > MOST_GROUPS:
-        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes are of no use")
+        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes are useless")
     axes = _axes(conv)
     w, b, words = _longer(conv, axes), bias(conv), attributes(axes, 1)
 
@@ -128,16 +128,16 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
 
 
 def attributes(axes: Axes, groups: int) -> dict[str, Any]:
-    """Return all attributes of a ConvTranspose; raise `TranslationError` for impossible crops."""
+    """Return a ConvTranspose's attributes; raise `TranslationError` for impossible crops."""
     return to_onnx(Layer(tuple(axes), groups), rule=Rule.ONNXRUNTIME.value)
 
 
 def _axes(conv: ConvTransposeNode, padding: bool = True) -> list[Axis]:
-    """Return the node's axes with output padding below the stride, or none; (1) does the rest."""
+    """Return the node's axes with output padding below the stride, or with none, by (1)."""
     axes = []
     for axis in conv.axes:
         if -axis.crop_end >= (axis.stride if padding else 1):
-            d = axis.dilation if axis.kernel > 1 else 1  # it has no effect on a single tap
+            d = axis.dilation if axis.kernel > 1 else 1  # dilation has no effect on a single tap
             t = -(axis.crop_end // d)
             crop_end = axis.crop_end + d * t
             axis = replace(axis, kernel=axis.kernel + t, dilation=d, crop_end=crop_end)
@@ -148,7 +148,7 @@ def _axes(conv: ConvTransposeNode, padding: bool = True) -> list[Axis]:
 def _rewriting(
     conv: ConvTransposeNode, axes: Axes, w: Operand | None = None, cuts: Crops = ()
 ) -> Rewriting:
-    """Write the node with these axes, the weight `w` if given, and `cuts` off its result."""
+    """Write the node with these axes and the weight `w`, if any; cut `cuts` off its result."""
     if w is None and any(a.kernel > b.kernel for a, b in zip(axes, conv.axes, strict=True)):
         w = _longer(conv, axes)
     words = attributes(axes, conv.groups)
@@ -171,7 +171,7 @@ def _require_small(conv: ConvTransposeNode, kernel: Sequence[int], per_tap: int 
 
 
 def _longer(conv: ConvTransposeNode, axes: Axes) -> Operand:
-    """Return the weight with zeros for the additional taps of these axes."""
+    """Append zeros to the weight for the additional taps of these axes."""
     _require_small(conv, [axis.kernel for axis in axes])
     w, pairs = weight(conv), zip(axes, conv.axes, strict=True)
     more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]

@@ -1,16 +1,16 @@
-"""Models quantised as QDQ: rules by which a pass keeps a layer suitable for integer kernels.
+"""Models quantized as QDQ: the rules by which passes keep a layer suitable for integer kernels.
 
 A runtime computes a layer in integers if DequantizeLinear produces its input and weight, and
-QuantizeLinear reads its output, perhaps after an activation. So
+QuantizeLinear reads its output, perhaps after an activation. Therefore,
 
 1. a pass changes the integers of a weight or bias, and repeats or splits their scales and zero
-   points (`Operand`). It never quantises again, so no value changes. Missing taps become the zero
-   point, which stands for 0;
-2. the nodes that read the output stay directly after the new nodes (`finish`). The nodes that a
-   pass adds after them (a shuffle, a cut) move integers, not floats;
-3. the nodes that a pass adds before them apply to the integers that the input is dequantised from.
+   points (`Operand`). It never quantizes again, so no value changes. Missing taps become the zero
+   point, which means 0;
+2. the nodes that read the output stay directly after the new nodes (`finish`). Nodes that a pass
+   adds after them (a shuffle, a cut) move integers, not floats;
+3. nodes that a pass adds before the layer apply to the integers before dequantization.
 
-In a model of floats, operands have no scale, and the rules give plain constants and nodes.
+In a floating-point model, operands have no scale, and the rules yield plain constants and nodes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataTy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """A constant weight or bias: `array`, or for a quantised operand `array` * `scale`.
+    """A constant weight or bias: `array` or, for a quantized operand, `array` * `scale`.
 
-    array: floats, or int32 from which the zero points are subtracted. scale, zero: one element,
-    or one per index along `axis`; None for floats. stored: the type of the integers.
+    array: floats, or int32 after subtracting the zero points. scale, zero: one element, or one per
+    index along `axis`; None for floats. stored: the type of the stored integers.
     """
 
     array: Array
@@ -49,13 +49,13 @@ class Operand:
 
     @property
     def per_channel(self) -> bool:
-        """Whether it has a scale per index along `axis`."""
+        """Whether each index along `axis` has its own scale."""
         return self.scale is not None and self.scale.size > 1
 
     def changed(
         self, array: Array, along: Callable[[Array], Array] = lambda v: v, axis: int | None = None
     ) -> Operand:
-        """Return the operand with another array; `along` maps the scales and zero points."""
+        """Replace the array, and map the scales and zero points with `along`."""
         if self.scale is None or self.zero is None or not self.per_channel:
             return replace(self, array=array)
         axis = self.axis if axis is None else axis
@@ -72,7 +72,7 @@ class Operand:
         return [self.changed(part, partial(along, i=i)) for i, part in parts]
 
     def write(self, builder: Builder, hint: str) -> ir.Value:
-        """Write the operand as a constant, dequantised if it has scales."""
+        """Write the operand as a constant, dequantized if it has scales."""
         if self.scale is None or self.zero is None:
             return builder.constant(self.array, hint)
         zero = _along(self.zero, self.array.ndim, self.axis)
@@ -85,7 +85,7 @@ class Operand:
 
 
 def constant(value: ir.Value | None, what: str) -> Array:
-    """Return the array of a value; raise `Refusal` if it has none."""
+    """Return the array of a value; raise `Refusal` if the value is not constant."""
     known = constant_value(value)
     if known.array is None:
         raise Refusal(f"{what} is not constant: {known.reason}")
@@ -93,10 +93,10 @@ def constant(value: ir.Value | None, what: str) -> Array:
 
 
 def operand(value: ir.Value, what: str) -> Operand:
-    """Return the operand of a value; raise `Refusal` if it is computed or of another form."""
+    """Return a value as an operand; raise `Refusal` if it is computed or of an unknown form."""
     node = value.producer()
     if is_op(node, "DequantizeLinear"):
-        return _dequantised(node, what)
+        return _quantized_operand(node, what)
     array = constant(value, f"its {what}")
     if ir.DataType.from_numpy(array.dtype) not in _FLOATS:
         raise Refusal(f"its {what} is of type {array.dtype}")
@@ -109,7 +109,7 @@ def weight(conv: ConvTransposeNode) -> Operand:
     if w.array.shape[0] % conv.groups:
         raise Refusal(f"its weight has {w.array.shape[0]} channels for {conv.groups} groups")
     if w.per_channel and w.axis != 1:
-        words = "quantise it along axis 1, its output channels"
+        words = "quantize it along axis 1, its output channels"
         raise Refusal(f"its weight has scales along axis {w.axis}; {words}")
     return w
 
@@ -119,7 +119,7 @@ def bias(conv: ConvTransposeNode) -> Operand | None:
     return None if conv.b is None else operand(conv.b, "bias")
 
 
-def _dequantised(node: ir.Node, what: str) -> Operand:
+def _quantized_operand(node: ir.Node, what: str) -> Operand:
     arrays = [constant(value, f"its {what}") for value in node.inputs if value is not None]
     array, scale = arrays[:2]
     zero = arrays[2] if len(arrays) > 2 else np.zeros(scale.shape, array.dtype)
@@ -131,7 +131,7 @@ def _dequantised(node: ir.Node, what: str) -> Operand:
     axis += array.ndim if axis < 0 else 0
     named = [name for name in ("block_size", "output_dtype") if node.attributes.get_int(name, 0)]
     if named or array.dtype.kind not in "iu":
-        raise Refusal(f"its {what} is dequantised with {', '.join(named)} from {array.dtype}")
+        raise Refusal(f"its {what} is dequantized with {', '.join(named)} from {array.dtype}")
     if scale.size != 1 and scale.shape != array.shape[axis : axis + 1]:
         raise Refusal(f"its {what} has scales of shape {scale.shape} along axis {axis}")
     centred = array.astype(np.int32) - _along(zero, array.ndim, axis).astype(np.int32)
@@ -143,7 +143,7 @@ def _along(vector: Array, rank: int, axis: int) -> Array:
 
 
 def is_transparent(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
-    """Whether a node is elementwise and maps 0 to 0, as casts and parts of quantised pairs do."""
+    """Return whether a node maps 0 to 0 elementwise: a Cast, or (de)quantization by one scale."""
     kinds = kinds or ("QuantizeLinear", "DequantizeLinear", "Cast")
     if not is_op(node, *kinds) or any(a.is_ref() for a in node.attributes.values()):
         return False
@@ -168,7 +168,7 @@ def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
 def before(
     builder: Builder, x: ir.Value, moved: Callable[[ir.Value], Sequence[ir.Value]]
 ) -> list[ir.Value]:
-    """Apply `moved`, which only moves elements, to x, or to the integers behind x."""
+    """Apply `moved`, which only moves elements, to x or to the integers that x comes from."""
     node = x.producer()
     if not is_transparent(node, "DequantizeLinear") or node.inputs[0] is None:
         return list(moved(x))
@@ -181,9 +181,9 @@ def finish(
     ys: Sequence[ir.Value],
     moved: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> None:
-    """Replace the node by the results `ys` after `moved`, which only moves elements.
+    """Apply `moved`, which only moves elements, to `ys`, and replace the node with the result.
 
-    A following activation and QuantizeLinear of one scale stay directly after the layer.
+    A following activation, and a QuantizeLinear with one scale, stay directly after the layer.
     """
     y, nodes = conv.y, list[ir.Node]()
     activation = elementwise(y)

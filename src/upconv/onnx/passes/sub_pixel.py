@@ -1,20 +1,20 @@
-"""Rewrite a transposed convolution exactly, as ordinary convolutions and a shuffle.
+"""Rewrite a transposed convolution exactly as ordinary convolutions and a shuffle.
 
     y = cut(shuffle(conv(x, W) + B))          W (s^n*M, C/g, *K),  B the bias, once per phase
 
 `upconv.subpixel` computes K, the zeros around x and the cut along each axis; weights without a tap
-are 0. Its forms, per node:
+are 0. A node has these forms:
 
-    unfolded    one convolution with the fewest taps; surplus results are cut off (k == s: K = 1)
-    folded      one convolution whose result begins where y does: a cut only at the end
-    polyphase   one convolution per phase side by side, each with the taps of its phase
+    unfolded    one convolution with the fewest taps (K = 1 for k == s); surplus results are cut off
+    folded      one convolution whose result begins where y does, so that only its end is cut
+    polyphase   one convolution per phase, side by side, each with the taps of its phase
 
-Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride for two axes: the
-operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
-phases of a channel stay together (CRD), and so do the channels of a group. 5. crops beyond the
-kernel need a negative number of zeros: x is cut first. 6. a following activation moves before the
-shuffle, where runtimes fuse it with the convolution. 7. quantised models: see `quantised`; the
-integers of the weight are permuted.
+Cases: 1. All strides are 1: nothing to shuffle; the kernel is reversed. 2. Two axes of equal
+stride: the operator DepthToSpace. 3. Any other rank or strides: Reshape, Transpose, Reshape. 4.
+Groups: a channel's phases stay together (CRD), and so do a group's channels. 5. Crops beyond the
+kernel need a negative number of zeros: x is cut first. 6. A following activation moves before the
+shuffle, where runtimes fuse it with the convolution. 7. Quantized models (see `quantised`): the
+weight's integers are permuted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 
-MOST_WASTE = 64.0  # multiplications for one needed; beyond that no runtime gains
+MOST_WASTE = 64.0  # multiplications per necessary one; beyond this, no runtime is faster
 MOST_BYTES = 1 << 30  # of a rewritten weight; the limit of ONNX files is twice that
-MOST_PHASES = 1 << 10  # as many convolutions, or channels for each channel
+MOST_PHASES = 1 << 10  # which become as many convolutions, or channels per channel
 MOST_STEPS = 1 << 20
 """Maximum phases times the positions that they and the kernel span, per axis, to save time."""
 
@@ -44,7 +44,7 @@ Forms = tuple[SubPixel, ...]  # one convolution: a form per axis
 
 
 class Form(Enum):
-    """The form of the convolutions; LEAST is the less wasteful of folded and unfolded."""
+    """The form of the convolutions; LEAST is folded or unfolded, whichever wastes less."""
 
     LEAST = "least"
     UNFOLDED = "unfolded"
@@ -53,7 +53,7 @@ class Form(Enum):
 
 
 def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
-    """Write the node as convolutions and a shuffle: cases 2 to 7."""
+    """Write the node as convolutions and a shuffle (cases 2 to 7)."""
     if all(axis.stride == 1 for axis in conv.axes):
         raise Refusal("all its strides are 1, so there is nothing to shuffle: see replace_deconv")
     _require_few_phases(conv)
@@ -70,7 +70,7 @@ def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
 
 
 def replace_deconv(conv: ConvTransposeNode) -> Rewriting:
-    """Write the node as a convolution with the reversed kernel, padding d*(k-1) - crop: case 1."""
+    """Write the node as a convolution, kernel reversed, with padding d*(k-1) - crop (case 1)."""
     if any(axis.stride > 1 for axis in conv.axes):
         raise Refusal(f"its strides are {[a.stride for a in conv.axes]}, not all 1: see sub_pixel")
     return _rewriting(conv, [tuple(map(folded, conv.axes))])
@@ -112,19 +112,19 @@ def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
 
 
 def _require_few_phases(conv: ConvTransposeNode) -> None:
-    """Refuse large strides before any tap is laid out: a model can state any stride."""
+    """Refuse large strides before listing taps, since a model can state any stride."""
     phases = prod(axis.stride for axis in conv.axes)
     if phases > MOST_PHASES:
-        raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} are of no use")
+        raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} would be useless")
     for i, axis in enumerate(conv.axes):
         if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
             raise Refusal(
-                f"along axis {i} its kernel spans {axis.extent} positions, too many to lay out"
+                f"along axis {i} its kernel spans {axis.extent} positions, too many to list"
             )
 
 
 def require_affordable(ratio: float, nbytes: int) -> None:
-    """Raise `Refusal` for too many multiplications per one needed, or too large a weight."""
+    """Raise `Refusal` for too many unnecessary multiplications or too large a weight."""
     if ratio > MOST_WASTE:
         raise Refusal(f"it would need {ratio:.0f} multiplications for each necessary one")
     if nbytes > MOST_BYTES:
@@ -145,7 +145,7 @@ def _convolution(
     if any(map(any, cuts)):  # case 5
         [x] = before(builder, x, lambda v: [builder.cut(v, cuts)])
     operands = [x, packed_w.write(builder, "weight"), conv.b]
-    if b is not None and phases > 1:  # repeat each entry for the phases of its channel
+    if b is not None and phases > 1:  # repeat each number for the phases of its channel
         repeated = b.changed(np.repeat(b.array, phases), lambda v: np.repeat(v, phases))
         operands[2] = repeated.write(builder, "bias")
     return builder.conv(
@@ -157,7 +157,7 @@ def _convolution(
 
 
 def packed(w: Array, groups: int, forms: Sequence[SubPixel]) -> Array:
-    """Return the weight (C, M/g, *k) as a convolution's (s^n*M, C/g, *K), phases by channel.
+    """Rearrange the weight (C, M/g, *k) for a convolution: (s^n*M, C/g, *K), phases by channel.
 
     >>> from upconv.geometry import Axis
     >>> form = folded(Axis(size=5, kernel=3, stride=1))

@@ -1,6 +1,6 @@
-"""The report of an optimisation: a table for terminals, and one HTML file.
+"""Reports on an optimization: a table for terminals, and an HTML file.
 
-Names come from a model, so control characters become escapes, and the template escapes markup.
+Names come from a model, so control characters are replaced, and the template escapes markup.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["as_html", "as_text", "write_report"]
 
 
 def as_html(found: Optimization | Mapping[str, Any]) -> str:
-    """The report of an optimisation, or of its JSON form, as the text of one HTML file.
+    """Return the report on an optimization, or on its JSON form, as one HTML page.
 
     Raises `EngineMissing` if Jinja is not installed.
 
-    >>> found = Optimization("<b>", "reference", 1, 17, (), (), (), (), None, (), "", 9, 9, "x",
+    >>> result = Optimization("<b>", "reference", 1, 17, (), (), (), (), None, (), "", 9, 9, "x",
     ...     {}, 1.0)
-    >>> "&lt;b&gt;" in as_html(found), "<b>x" in as_html(found)
+    >>> "&lt;b&gt;" in as_html(result), "<b>x" in as_html(result)
     (True, False)
     """
     result = found.as_json() if isinstance(found, Optimization) else found
@@ -40,10 +40,10 @@ def as_html(found: Optimization | Mapping[str, Any]) -> str:
 
 
 def write_report(found: Optimization, path: str | Path, *, force: bool = False) -> None:
-    """Write the report to `path`, as a page (.html) or as JSON (.json), completely or not at all.
+    """Write the report to `path`, as HTML (.html) or as JSON (.json), completely or not at all.
 
-    Raises `ArgumentError` for another ending, `FileError` if it cannot be written, and
-    `EngineMissing` if Jinja is not installed.
+    Raises `ArgumentError` for any other file extension, `FileError` if the file cannot be written,
+    and `EngineMissing` if Jinja is not installed.
     """
     target, name = Path(path), str(path)
     if target.suffix.lower() not in (".html", ".htm", ".json"):
@@ -51,9 +51,9 @@ def write_report(found: Optimization, path: str | Path, *, force: bool = False) 
     with reported(name):
         require_free(name, target, force=force, inputs=())
         as_data = target.suffix.lower() == ".json"
-        text = json.dumps(found.as_json(), indent=1) if as_data else as_html(found)
+        contents = json.dumps(found.as_json(), indent=1) if as_data else as_html(found)
         with published(target, force=force) as file:
-            file.write(text.encode())
+            file.write(contents.encode())
 
 
 @cache
@@ -82,7 +82,7 @@ def _template() -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Prepare a value for the page: markup unchanged, text harmless and not too long."""
+    """Prepare a value for the page: keep markup, and make other text harmless and short enough."""
     is_markup = hasattr(value, "__html__")
     return value if is_markup else terminal.shortened(str(value), terminal.LONGEST_SENTENCE)
 
@@ -91,7 +91,7 @@ def _shown(value: Any) -> Any:
 
 
 def as_text(found: Optimization) -> str:
-    """The report in lines: a row for each layer, then the verdict; ends without a newline.
+    """Return the report as lines: a row for each layer, then the verdict, without a final newline.
 
     >>> print(as_text(Optimization("a.onnx", "reference", 1, 17, (), (), (), (), None, (),
     ...     "Nothing was faster.", 9, 9, "x", {}, 1.0)))

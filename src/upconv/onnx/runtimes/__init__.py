@@ -1,4 +1,4 @@
-"""Runtimes of ONNX models by name, and models that run in separate processes."""
+"""Runtimes for ONNX models by name, and models that run in separate processes."""
 
 from .runtime import RUNTIMES, OpenModel, Runtime, ready, timed
 from .worker import TIME_LIMIT, Worker, borrowed

@@ -1,15 +1,15 @@
-"""`BACKENDS`: name of a runtime -> the class that runs a model in it, in this process.
+"""`BACKENDS`: a runtime's name -> the class that runs a model in it, in this process.
 
-The reference is ONNX's evaluator with some of upconv's operators (`operators`): slow, but correct.
-With the precision f64 it computes the whole model in float64, which replaces every narrower float
+The reference is ONNX's evaluator with some of upconv's operators (`operators`): slow but correct.
+With precision f64 it computes the whole model in float64, which replaces every narrower float
 (except 8-bit storage) in
 
-1. initialisers and tensors in attributes (Constant, ConstantOfShape);
-2. a Constant's bare numbers, and ConstantOfShape without a value, which are float32 by definition;
+1. initializers and tensors in attributes (Constant, ConstantOfShape);
+2. a Constant's plain numbers, and ConstantOfShape without a value, which are float32 by definition;
 3. attributes that name an element type: Cast's `to`, `dtype`, `output_dtype` and the like.
 
-A few operators (GridSample, DynamicQuantizeLinear) use float32 internally. An output whose type
-shows this is not compared with float64.
+A few operators (GridSample, DynamicQuantizeLinear) use float32 internally. If an output's type
+shows this, the output is not compared with float64.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Backend(ABC):
 
     @abstractmethod
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
-        """Open a model, given as bytes or as a path."""
+        """Open a model from its bytes or its path."""
 
     @abstractmethod
     def run(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs, which the caller owns, in the model's order."""
+        """Run the model; return the outputs, which the caller owns, in the model's order."""
 
     def bind(self, feeds: Feeds) -> Call:
-        """Return a call that runs the model on `feeds` each time; it has run once."""
+        """Run the model once on `feeds`, and return a call that does so again each time."""
         self.run(feeds)
         return lambda: self.run(feeds)
 
 
 class _OnnxRuntime(Backend):
-    """A model in a session of ONNX Runtime, whose threads spin by default."""
+    """A model in an ONNX Runtime session, whose threads spin by default."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
         import onnxruntime
@@ -65,7 +65,7 @@ class _OnnxRuntime(Backend):
         )
         self._names = list(outputs)
         actual = self._session.get_providers()[0]
-        if actual != provider:  # it silently uses the CPU if a driver is missing
+        if actual != provider:  # ONNX Runtime silently uses the CPU if a driver is missing
             raise EngineRefusal(
                 f"its {runtime.provider} does not work here; {actual} would run the model"
             )
@@ -74,7 +74,7 @@ class _OnnxRuntime(Backend):
         return list(self._session.run(self._names, feeds))
 
     def bind(self, feeds: Feeds) -> Call:
-        """Bind the outputs again for each call: a model may declare wrong shapes."""
+        """Bind the outputs anew for each call, since a model may declare wrong shapes."""
         session, binding = self._session, self._session.io_binding()
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
@@ -113,7 +113,7 @@ class _OpenVino(Backend):
         self._outputs = len(outputs)
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs by index: one that only renames another may have lost its name."""
+        """Return the outputs by index, since one that only renames another may lose its name."""
         request = self._request(feeds)
         return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
 
@@ -122,20 +122,20 @@ class _OpenVino(Backend):
         return lambda: request.infer(share_outputs=True)
 
     def _request(self, feeds: Feeds) -> Any:
-        """Return a request that has computed the outputs for these inputs."""
+        """Return a request that has already computed the outputs for these inputs."""
         request = self._compiled.create_infer_request()
         for name, array in feeds.items():
             if name in self._ports:
                 request.set_tensor(self._ports[name], _tensor(array))
-        request.infer(share_outputs=True)  # without it every output is copied
+        request.infer(share_outputs=True)  # otherwise every output is copied
         return request
 
 
 def _tensor(array: Array) -> Any:
-    """Return an array as OpenVINO's tensor, which shares its memory."""
+    """Return an array as an OpenVINO tensor that shares its memory."""
     import openvino
 
-    shared = array if array.flags.writeable else array.copy()  # it accepts no others
+    shared = array if array.flags.writeable else array.copy()  # it refuses read-only arrays
     if array.dtype != ml_dtypes.bfloat16:
         return openvino.Tensor(shared, shared_memory=True)
     return openvino.Tensor(
@@ -144,7 +144,7 @@ def _tensor(array: Array) -> Any:
 
 
 def _array(tensor: Any) -> Array:
-    """Return OpenVINO's tensor as an array of its type; OpenVINO shows bfloat16 as float16."""
+    """Return an OpenVINO tensor as an array; OpenVINO presents bfloat16 as float16."""
     data: Array = tensor.data
     is_bfloat16 = tensor.element_type.get_type_name() == "bf16"
     return data.view(ml_dtypes.bfloat16) if is_bfloat16 else data
@@ -176,7 +176,7 @@ class _Reference(Backend):
     def run(self, feeds: Feeds) -> list[Any]:
         """Return copies of the outputs: an Identity returns the caller's own array, or a weight."""
         arrays = {n: _wide_array(a) for n, a in feeds.items()} if self._wide else feeds
-        with np.errstate(all="ignore"):  # models may compute infinities in all runtimes
+        with np.errstate(all="ignore"):  # a model may compute infinities in every runtime
             outputs = self._evaluator.run(self._names, arrays)
         return [np.copy(value) if isinstance(value, np.ndarray) else value for value in outputs]
 
@@ -218,7 +218,7 @@ def _widen_node(node: ir.Node) -> None:
 
 
 class _Upconv(Backend):
-    """A model in `upconv.onnx.Session`, where upconv computes all parts."""
+    """A model in an `upconv.onnx.Session`, where upconv computes all parts."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
         from ..session import Session

@@ -43,7 +43,7 @@ class Host:
         self._bound[number] = self._open[number].bind(feeds)
 
     def timed(self, numbers: Sequence[int], seconds: float) -> Rounds:
-        """Return interleaved times of bound models."""
+        """Time bound models, interleaved."""
         return interleaved([self._bound[number] for number in numbers], seconds)
 
     def openvino_precision(self, device: str) -> str:
@@ -54,7 +54,7 @@ class Host:
         return str(kind.get_type_name())
 
     def infer(self, model: bytes) -> bytes:
-        """Return a model with shapes inferred from the shapes of its inputs."""
+        """Infer all shapes in a model from its input shapes."""
         import onnx
 
         proto = onnx.load_from_string(model)
@@ -62,7 +62,7 @@ class Host:
         return bytes(inferred.SerializeToString())
 
     def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> Any:
-        """Return the report of `upconv.onnx.Session`, measured on these inputs."""
+        """Return the report of an `upconv.onnx.Session` that is measured on these inputs."""
         from ..session import Session
 
         return Session(model, threads=threads, feeds=feeds).report()
@@ -74,11 +74,11 @@ class Host:
 
 
 def main() -> None:
-    """Answer requests until the standard input ends."""
+    """Answer requests until standard input ends."""
     _bound_memory()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keep the output of runtimes out of the answers
-    if hasattr(os, "register_at_fork"):  # a forked child must not hold our end open
+    os.dup2(2, 1)  # keep the runtimes' output out of the answers
+    if hasattr(os, "register_at_fork"):  # a forked child must not keep our end open
         os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
@@ -87,14 +87,14 @@ def main() -> None:
         method, arguments = requests.get()
         try:
             answer = "value", getattr(host, method)(*arguments)
-        except Exception as error:  # foreign code, which may raise anything
+        except Exception as error:  # third-party code may raise anything
             answer = _described(error)
         pickle.dump(answer, answers, 5)
         answers.flush()
 
 
 def _listen(requests: queue.SimpleQueue[Any]) -> None:
-    """Queue requests; end the process, even during a computation, when the caller has ended."""
+    """Queue requests; end the process when the caller ends, even in the middle of a computation."""
     while True:
         try:
             requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from the parent
@@ -106,7 +106,7 @@ def _described(error: Exception) -> tuple[str, str]:
     if isinstance(error, errors.ModelError | errors.EngineError):
         return type(error).__name__, str(error)
     if isinstance(error, MemoryError) or "bad_alloc" in str(error):
-        return "MemoryLimitError", f"Running the model needs more memory than there is: {error}"
+        return "MemoryLimitError", f"Running the model needs more memory than is available: {error}"
     return "EngineError", one_line(error)
 
 

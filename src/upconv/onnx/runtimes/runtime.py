@@ -1,4 +1,4 @@
-"""Runtimes by name, and models that are open in them, each in a worker process (`worker`)."""
+"""Runtimes by name, and models that are open in them, in worker processes (`worker`)."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ PROVIDERS = {
     "DirectML": ("DmlExecutionProvider", "onnxruntime-directml"),
     "OpenVINO": ("OpenVINOExecutionProvider", "onnxruntime-openvino"),
 }
-"""Short name of a provider of ONNX Runtime -> its full name, and the package that has it."""
+"""Short name of an ONNX Runtime provider -> its full name, and the package that contains it."""
 
 _KINDS = {
     "onnxruntime": (
         *("onnxruntime", "onnx"),
         rf"(?P<provider>(?i:{'|'.join(PROVIDERS)}))?(:(?P<device>\d+))?",
-        f"a provider of {', '.join(PROVIDERS)} and the number of a device",
+        f"a provider ({', '.join(PROVIDERS)}) and a device number",
     ),
     "openvino": (
         *("openvino", ""),
         r"(?P<device>[A-Z][A-Z.\d]*)?:?(?P<precision>f32|f16|bf16)?",
-        "a device (CPU, GPU, NPU) and a precision of f32, f16, bf16",
+        "a device (CPU, GPU, NPU) and a precision (f32, f16, bf16)",
     ),
     "reference": ("onnx.reference", "onnx", "(?P<precision>f64)?", "f64 or nothing"),
     "upconv": ("onnxruntime", "onnx", "", "nothing"),
 }
-"""Runtime -> the module that it needs; the extra with that module, or "" for the package with the
-runtime's name; the pattern of the name's rest, whose groups are fields; the pattern in words."""
+"""Runtime -> the module that it needs; the extra that installs it, or "" for the package with the
+runtime's name; the pattern of the name's suffix, whose groups are fields; the pattern in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime, its device, precision and number of threads, as one value.
+    """A runtime with its device, precision and number of threads.
 
     name: one of `RUNTIMES`.
-    provider: ONNX Runtime's provider: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
-    device: OpenVINO's name of a device ("GPU.1"), or the number of a provider's device.
-    precision: "" leaves it to the runtime; OpenVINO has f32, f16 and bf16, the reference f64.
-    threads: None is `upconv.get_num_threads()` when a session is created.
+    provider: for ONNX Runtime: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
+    device: the name of an OpenVINO device ("GPU.1"), or the number of a provider's device.
+    precision: "" is the runtime's default; OpenVINO has f32, f16 and bf16, the reference has f64.
+    threads: None means `upconv.get_num_threads()` when a session is created.
     rule: how the reference reads ConvTranspose: "spec" or a runtime's name.
 
     >>> str(Runtime("openvino", precision="f32")), Runtime("onnxruntime").provider
@@ -79,7 +79,7 @@ class Runtime:
 
     @classmethod
     def parse(cls, text: str, argument: str = "runtime") -> Runtime:
-        """Return the runtime that `text` names; raise `ArgumentError` if there is none."""
+        """Parse the name of a runtime; raise `ArgumentError` if there is no such runtime."""
         name, _, words = str(text).partition(":")
         if name not in _KINDS:
             raise ArgumentError(argument, brief(text), f"one of {', '.join(_KINDS)}")
@@ -99,7 +99,7 @@ class Runtime:
         command = install_command(extra) if extra else f"pip install {self.name}"
         try:
             loaded = import_module(module)
-        except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
+        except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
             return f"The runtime {self.name} is not available ({one_line(error)}): {command}"
         if self.name == "onnxruntime":
             wanted, package = PROVIDERS[self.provider]
@@ -111,7 +111,7 @@ class Runtime:
         return None
 
     def working_precision(self) -> str:
-        """Return the type in which it computes float32 models, such as "bf16"; "" is float32."""
+        """Return the type in which it computes float32 models, such as "bf16"; "" for float32."""
         return self.precision or (_hint(self.device) if self.name == "openvino" else "")
 
     @property
@@ -130,7 +130,7 @@ class Runtime:
     ) -> Iterator[OpenModel]:
         """Yield `model`, ready to run within the block; the model is not changed.
 
-        worker: the process to run in, for sessions that are timed against each other; without one
+        worker: the process to run in, for sessions that are timed against each other. By default,
             the session has its own process, where one run may take `limit` seconds.
 
         Raises `EngineRefusal` if the runtime refuses the model, `MemoryLimitError`, and what
@@ -164,7 +164,7 @@ class OpenModel:
     number: int = -1
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs by name; raises `EngineError`, or `ArgumentError` for wrong feeds."""
+        """Return the outputs by name; raise `EngineError`, or `ArgumentError` for wrong feeds."""
         arrays = self.call(EngineError, "failed", "run", self.number, fitting(self.inputs, feeds))
         return dict(zip(self.outputs, arrays, strict=True))
 
@@ -173,7 +173,7 @@ class OpenModel:
         self.call(EngineError, "failed", "bind", self.number, fitting(self.inputs, feeds))
 
     def call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
-        """Return the answer of the process; convert its `EngineError` to `kind`."""
+        """Call a method in the process; convert an `EngineError` to `kind`."""
         try:
             return self.worker.call(method, *arguments)
         except EngineError as error:
@@ -198,7 +198,7 @@ RUNTIMES = {name: Runtime(name) for name in _KINDS}
 
 
 def ready(runtime: str | Runtime, argument: str = "runtime") -> Runtime:
-    """Return the installed runtime with this name; `argument` is the argument's name in errors.
+    """Return the installed runtime with this name; errors name the `argument`.
 
     Raises `ArgumentError` for an unknown name, and `EngineMissing` if it is not installed.
     """

@@ -1,11 +1,11 @@
 """A process that runs models in other runtimes, so that a crash or hang does not reach this one.
 
-A runtime that aborts raises `EngineError` with its last line of output. A runtime that hangs raises
-one after a time limit. A runtime that needs too much memory fails at a limit. The process exchanges
-pickles over its standard input and output, and ends when its input ends.
+If a runtime aborts, the caller gets an `EngineError` with its last line of output; if it hangs, an
+`EngineError` after a time limit. A runtime that needs too much memory fails at a limit. The process
+exchanges pickles over its standard input and output, and ends when its input ends.
 
-Workers are kept and reused, because a start takes half a second. `multiprocessing` is not used: its
-spawn runs the caller's main module a second time.
+Workers are kept and reused, because starting one takes half a second. `multiprocessing` would not
+do: its spawn method runs the caller's main module a second time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import IO, Any, cast
 from ... import errors
 from ...terminal import shortened
 
-TIME_LIMIT = 300.0  # seconds that a runtime may take to create a session, or for one run
-_MOST_IDLE = 2
+TIME_LIMIT = 300.0  # seconds in which a runtime must create a session, or finish one run
+_MAX_IDLE = 2
 
 
 class Worker:
-    """One process, until it is closed; one call may take `limit` seconds."""
+    """One process, which is usable until it is closed; one call may take `limit` seconds."""
 
     def __init__(self, limit: float = TIME_LIMIT) -> None:
         self.limit, self.owner = limit, os.getpid()
@@ -51,11 +51,11 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """Whether the process still runs, and was not started before a fork."""
+        """Whether the process is still running, and was not started before a fork."""
         return self.owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
-        """Call a method of the `Host`, and raise its errors.
+        """Call a method of the `Host`; raise the errors that it raises.
 
         Raises `EngineError` if the process ends or takes longer than `times` the limit.
         """
@@ -76,7 +76,7 @@ class Worker:
             except (EOFError, OSError, pickle.UnpicklingError):
                 late = time.monotonic() >= deadline
                 raise self._ended(self.limit * times if late else None) from None
-            except BaseException:  # Ctrl-C: no caller waits for the result any more
+            except BaseException:  # Ctrl-C: nobody is waiting for the result any more
                 self.close()
                 raise
             finally:
@@ -109,7 +109,7 @@ class Worker:
 
 
 def kill(pid: int) -> None:
-    """End a worker and its child processes, such as OpenVINO's telemetry."""
+    """Kill a worker and its child processes, such as OpenVINO's telemetry."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
             os.kill(pid, signal.SIGTERM)
@@ -123,7 +123,7 @@ _idle_lock = threading.Lock()
 
 @contextmanager
 def borrowed(limit: float = TIME_LIMIT) -> Iterator[Worker]:
-    """Yield a worker for the caller only; keep it for reuse if it still runs."""
+    """Lend a worker to the caller, and keep it for reuse if it is still running afterwards."""
     with _idle_lock:
         waiting = [worker for worker in _idle if worker.usable]
         worker = waiting.pop() if waiting else None
@@ -134,7 +134,7 @@ def borrowed(limit: float = TIME_LIMIT) -> Iterator[Worker]:
         yield worker
     finally:
         with _idle_lock:
-            keep = worker.usable and len(_idle) < _MOST_IDLE
+            keep = worker.usable and len(_idle) < _MAX_IDLE
             if keep:
                 _idle.append(worker)
         if not keep:
