@@ -67,7 +67,7 @@ def test_findings_end_in_1_and_are_printed(folder):
     onnx.save(parsed("g (float[3] x) => (z, y) {y = Neg(x) z = Abs(x)}"), folder / "d.onnx")
     done = called("verify", "c.onnx", "d.onnx", "--runtime", "reference")
     assert done.returncode == 1
-    assert "The outputs are in another order: 'y', 'z' in a" in done.stdout.decode()
+    assert "The outputs are in a different order: 'y', 'z' in a" in done.stdout.decode()
 
 
 def test_names_out_of_a_model_do_not_reach_the_terminal_as_they_are(folder):

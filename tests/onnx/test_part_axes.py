@@ -122,7 +122,7 @@ def test_a_part_ends_where_the_order_of_axes_is_not_known(made, count) -> None:
 
 @pytest.mark.parametrize("most", [8, 0])
 def test_a_part_ends_before_results_in_another_order(most, monkeypatch) -> None:
-    monkeypatch.setattr(parts, "_MOST_CHOICES", most)
+    monkeypatch.setattr(parts, "_MAX_CHOICES", most)
     nodes, values = convnext()
     rows = checked(model((nodes, values), outputs=("n", "l")), (1, C, H, W))
     assert sum(row.layers for row in rows) == 2

@@ -216,7 +216,7 @@ REFUSALS = {
     "Resize": (
         [node("Resize", "", "a")],
         {"a": np.float32([1, 1, 1.5, 1.5])},
-        "Its factors, [1.0, 1.0, 1.5, 1.5], suit no network.",
+        "No network can resize by its factors, [1.0, 1.0, 1.5, 1.5].",
     ),
     "Softmax": ([node("Softmax", axis=2)], {}, "axis 2, not 1"),
     "Slice": (

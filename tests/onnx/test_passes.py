@@ -284,7 +284,7 @@ MANY = parsed(
         ("sub_pixel", deconv("strides=[256]"), "would need"),
         ("sub_pixel", deconv("strides=[1099511627776]"), "1099511627776 phases"),
         ("sub_pixel:polyphase", deconv("strides=[1025]"), "1025 phases"),
-        ("sub_pixel", deconv("strides=[2], dilations=[1099511627777]"), "too many to lay out"),
+        ("sub_pixel", deconv("strides=[2], dilations=[1099511627777]"), "too many to list"),
         ("no_dilation", deconv("strides=[2], dilations=[281474976710655]"), "would need"),
         ("sub_pixel:folded", deconv("strides=[3]"), "see sub_pixel:unfolded"),
         ("sub_pixel:polyphase", deconv("strides=[1]"), "see replace_deconv"),

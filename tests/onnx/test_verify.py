@@ -70,7 +70,7 @@ NAMED = "g (float[3] x{0}) => (float[3] {1}, float[3] {2}) {{y = Neg(x) {3} = Ab
 
 
 @pytest.mark.parametrize(("a", "b", "findings"), [
-    (("", "y", "z", "z"), ("", "z", "y", "z"), ["outputs are in another order: 'y', 'z' in a"]),
+    (("", "y", "z", "z"), ("", "z", "y", "z"), ["outputs are in a different order: 'y', 'z' in a"]),
     ((", float[2] u", "y", "z", "z"), (", bool c", "y", "q", "q"), [
         "The input 'u' of a is missing in b.", "The input 'c' of b is missing in a.",
         "The output 'z' of a is missing in b.", "The output 'q' of b is missing in a.",

@@ -250,7 +250,7 @@ def verify(
         for run in result.runs
         for one in run.outputs
     ]
-    lines = [*result.findings, *(words for run in result.runs for words in run.told())]
+    lines = [*result.findings, *(words for run in result.runs for words in run.sentences())]
     finish(
         "verify",
         output_format,

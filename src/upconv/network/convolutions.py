@@ -101,8 +101,7 @@ def candidate(
 ) -> Candidate:
     """Choose a kernel by the cost model, for a weight packed in advance.
 
-    The result's time is infinite if no kernel adds in the order `sums`, as some orders exist in
-    only one layout.
+    The time is infinite if no kernel adds in the order `sums`: some orders exist in one layout.
     """
     listed = _candidates(problem, threads, algorithm)
     if sums is not None:

@@ -28,8 +28,7 @@ from .graph import EXCHANGED, Chain, Concat, Convolution, Graph, Input, Node, No
 
 STORE = Op("store")
 ACTIVATIONS = {activation.value for activation in Activation if activation.value}
-"""Activations that kernels can apply to the result or to a second result; PReLU is also possible,
-but for the result only."""
+"""Activations that kernels apply to the result or a second result; PReLU is for the former only."""
 
 
 def fuse(graph: Graph) -> Graph:

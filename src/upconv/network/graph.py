@@ -5,9 +5,8 @@ operation, the values that it reads, and the values that it writes. The operatio
 dataclass with everything that does not change between runs. Nodes are listed in an order in which
 they can run. Passes are functions from one graph to another.
 
-A pointwise *chain* is a tuple of `Op`s. It starts with one value and applies operations in
-sequence, each with an optional second operand. The `epilogue` of a convolution or a norm is a chain
-too, so fusion only concatenates tuples.
+A pointwise *chain* is a tuple of `Op`s: operations that are applied in sequence to one value, each
+with an optional second operand. The `epilogue` of a convolution or a norm is also a chain.
 """
 
 from __future__ import annotations
@@ -226,8 +225,7 @@ class ChannelPool(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PixelShuffle(Operation):
-    """Channels become positions: (C * prod(factors), *size) -> (C, *size * factors), as in
-    PyTorch."""
+    """Channels (C * prod(factors)) become positions (C, *size * factors), as in PyTorch."""
 
     factors: tuple[int, ...]
 

@@ -1,7 +1,6 @@
 """Steps of window operations, and their tables of taps: the inputs that each result reads.
 
-Steps compute line by line for channels first; otherwise by vectors of channels, or one element at a
-time.
+Steps compute lines for channels first, otherwise vectors of channels or single elements.
 """
 
 from __future__ import annotations

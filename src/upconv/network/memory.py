@@ -72,8 +72,7 @@ def outside(graph: Graph) -> dict[int, None]:
 
 
 def _lives(graph: Graph) -> tuple[dict[int, int], dict[int, _Life]]:
-    """Return the live ranges, and for each value that is not a view, the value whose memory it
-    uses."""
+    """Return which value's memory each value uses, except views; and the live ranges."""
     times: dict[int, list[int]] = {}  # when each value that is not a view is written or read
     uses = enumerate((*node.inputs, *node.outputs) for node in graph.nodes)
     for time, values in ((-1, graph.inputs.values()), *uses, (len(graph.nodes), graph.outputs)):

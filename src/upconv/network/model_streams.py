@@ -23,8 +23,7 @@ from .stream_sources import Source
 from .streams import NetworkStream
 
 FAR = 1_000_003
-"""A length to which no condition on short inputs applies. It takes no memory: captures hold no
-data."""
+"""A length to which no condition on short inputs applies; captures hold no data."""
 
 
 class Captured(NamedTuple):
@@ -86,11 +85,10 @@ def stream_of_model(
     first = capture(batch, max(2, length))
     outputs = first.outputs
     for other in (max(2, length) + 1, FAR):
-        case = f"{length} and {other} positions"
-        outputs = _merge_axes(first, capture(batch, other), outputs, case)
+        outputs = _merge(first, capture(batch, other), outputs, f"{length} and {other} positions")
     try:
         several = capture(batch + 1, length)
-        outputs = _merge_axes(first, several, outputs, "another batch")
+        outputs = _merge(first, several, outputs, "another batch")
         declared = signature.declared(None, None)
     except UpconvError:  # a model may have a fixed batch
         declared = signature.declared(batch, None)
@@ -99,9 +97,7 @@ def stream_of_model(
     return kind(source, signature, first._replace(network=network, outputs=outputs))
 
 
-def _merge_axes(
-    first: Captured, other: Captured, axes: tuple[Axes, ...], case: str
-) -> tuple[Axes, ...]:
+def _merge(first: Captured, other: Captured, axes: tuple[Axes, ...], case: str) -> tuple[Axes, ...]:
     """Return the outputs' axes that two captures imply; raise if their networks differ."""
     one, two = first.network.nodes, other.network.nodes
     for a, b in zip(one, two, strict=False):

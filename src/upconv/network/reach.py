@@ -75,8 +75,7 @@ class Reach:
 class Taps(Reach):
     """An ordinary or transposed convolution, or another operation with sliding windows.
 
-    axis: the spatial axis. ends: the padding (begin, end) along all axes. cuts: whether the padding
-    may be negative.
+    axis: the spatial axis. ends: the padding along all axes. cuts: whether it may be negative.
     """
 
     progress: Progress

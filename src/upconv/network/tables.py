@@ -99,10 +99,7 @@ def images(out: Array, x: Array, sources: Array = _BEGIN, to: int = 0) -> NDArra
 
 
 def job_parts(rows: int, width: int, unit: int, nbytes: int) -> NDArray[Any]:
-    """Divide a matrix into jobs of several rows, or of some columns of one row.
-
-    The number of columns is a multiple of `unit`, except at the end of a row.
-    """
+    """Divide rows into jobs of several rows, or of a multiple of `unit` columns of one row."""
     columns = min(width, max(1, PART_BYTES // nbytes // unit) * unit)
     count = max(1, PART_BYTES // (columns * nbytes)) if columns == width else 1
     row, column = (axis.ravel() for axis in np.mgrid[0:rows:count, 0:width:columns])

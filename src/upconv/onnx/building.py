@@ -1,8 +1,7 @@
 """New nodes in a model, all with unused names.
 
-Dynamic sizes stay dynamic: shapes are written with 0 and -1 where ONNX allows this, and are
-otherwise computed from the value's shape. Among the operators used here, only Split differs
-between opsets.
+Dynamic sizes stay dynamic: shapes are written with 0 and -1 where ONNX allows this, otherwise they
+are computed. Among the operators used here, only Split differs between opsets.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
 2. Data outside the model's file must be in the model's folder or below. If the model or its data is
    a link, as in the caches of model hubs, the data may also be next to the file to which the
    model's link points. Initializers above `SMALL` bytes stay in their file, which is memory-mapped.
-3. `save` writes one file, or two if protobuf cannot hold the model: the large tensors are then in
-   `<name>.data` next to it. A file appears only when complete, the model last. Sources are never
-   overwritten.
+3. `save` writes one file, or two if protobuf cannot hold the model: `<name>.data` next to it has
+   the large tensors. Files appear when complete, the model last. Sources are never overwritten.
 """
 
 from __future__ import annotations

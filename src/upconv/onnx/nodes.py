@@ -1,8 +1,7 @@
 """A model's ConvTranspose nodes, parsed for passes, rules and trials.
 
 Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A node is read by
-the requested rule, by default the ONNX specification. `departures` names the rules that read the
-node differently.
+the requested rule, by default ONNX's own. `departures` names the rules that read it differently.
 """
 
 from __future__ import annotations

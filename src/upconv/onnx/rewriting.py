@@ -103,8 +103,7 @@ class Limit:
 
 
 def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
-    """Return whether the pads are neither VALID (none) nor SAME (s results per input, odd pad
-    last)."""
+    """Return whether pads are neither VALID (none) nor SAME (s results per input, odd pad last)."""
     same = [
         ((a.kernel - a.stride) // 2, (a.kernel - a.stride + 1) // 2) if a.kernel >= a.stride else ()
         for a in conv.axes

@@ -1,8 +1,8 @@
 """Types and shapes of a model's values before it runs, by ONNX's shape inference.
 
-Inference gives a negative size to a transposed convolution whose pads exceed its output. A Slice
-after it then fails an assertion in onnx's code, which ends the process (onnx issue 8481). Models
-with both operators are therefore inferred in a worker process.
+Inference gives a negative size to a transposed convolution whose pads exceed its output. A
+subsequent Slice then fails an assertion in onnx's code, which ends the process (onnx issue 8481).
+For models with both operators, inference therefore runs in a worker process.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ def inferred(
 ) -> dict[str, ir.Value]:
     """Return the values of a model and its subgraphs by name, with inferred types and shapes.
 
-    shapes: shapes of inputs that replace the declared ones. The table omits a name that two
-        subgraphs give to different values. If inference fails, it has the declared shapes.
+    shapes: of inputs, instead of the declared ones. The result omits names that subgraphs give to
+        different values. If inference fails, it has the declared shapes.
     """
     try:
         result = _infer(_skeleton(model, shapes or {}))
-    except Exception:  # foreign code; the declared shapes are the fallback
+    except Exception:  # third-party code; the declared shapes are the fallback
         result = model
     table: dict[str, ir.Value] = {}
-    unclear = set()
+    ambiguous = set()
     for graph in result.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *outputs):
             other = table.setdefault(str(value.name), value)
             if (other.type, other.shape) != (value.type, value.shape):
-                unclear.add(value.name)
-    return {name: value for name, value in table.items() if name not in unclear}
+                ambiguous.add(value.name)
+    return {name: value for name, value in table.items() if name not in ambiguous}
 
 
 def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
-    """Return a copy for inference, with these input shapes; large weights lose their data."""
+    """Copy a model for inference, with these input shapes and without the data of large weights."""
     copy = model.clone()
     for graph in copy.graphs():
         for name, value in list(graph.initializers.items()):
@@ -58,7 +58,7 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
             value.shape = ir.Shape(list(shapes[value.name]))
     for value in copy.graph.outputs:
         if shapes and not value.is_graph_input():
-            value.shape = None  # it may be declared for other inputs
+            value.shape = None  # the declared shape may be for other inputs
     return copy
 
 

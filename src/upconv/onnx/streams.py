@@ -42,13 +42,13 @@ def stream(
     algorithm: AlgorithmName = "auto",
     shapes: Mapping[str, Sequence[int | None]] | None = None,
 ) -> FileStream:  # fmt: skip
-    """Stream a model along an axis of its inputs: `push` each chunk as it comes, then `finish`.
+    """Stream a model along an axis of its inputs: `push` each chunk as it arrives, then `finish`.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`, whose operations are
         local along the axis. Its inputs are float32, and the axis is dynamic in all of them.
-    axis: the axis of every input. chunk: the input length for which kernels are chosen; None takes
-        the length of the first push. precision, threads, algorithm: as in `Network.stream`. shapes:
-        by name, shapes of inputs with more dynamic sizes than batch and axis; None at the axis.
+    axis: the axis of every input. chunk: the input length for which kernels are chosen; None means
+        the first push's. precision, threads, algorithm: as in `Network.stream`. shapes: by name,
+        the shapes of inputs with dynamic sizes besides batch and axis; None at the axis.
 
     The results are those of the model on the whole input. No value is computed twice.
 
@@ -86,9 +86,9 @@ class FileStream(ModelStream):
         return list(self.captured.structure)
 
     def push(self, *chunks: Any, **named: Any) -> Any:
-        """Return all results that no later input can change and that were not returned yet.
+        """Return all new results that no later input can change.
 
-        chunks: a float32 array for each input in order, or all by name. All have one length along
+        chunks: a float32 array for each input, in order or by name. All have the same length along
         the axis, which may be 0. Returns an array, or a tuple for several outputs.
         """
         if named:
@@ -105,7 +105,7 @@ class FileStream(ModelStream):
         return self.arrays(chunks)
 
     def given_back(self, results: Any) -> Any:
-        """Return an array, or a tuple for several outputs."""
+        """Convert the network's results to an array, or to a tuple for several outputs."""
         arrays = self.results(results)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
@@ -113,7 +113,7 @@ class FileStream(ModelStream):
 def _signature(
     inputs: Sequence[ir.Value], axis: int, shapes: dict[str, Sequence[int | None]]
 ) -> Signature:
-    """Return the inputs, with size 0 along the stream's axis and 1 for a dynamic batch."""
+    """Return the inputs' signature, with size 0 along the stream's axis and 1 for an open batch."""
     known, axes = {}, {}
     for name in shapes:
         if name not in (names := [str(value.name) for value in inputs]):
@@ -146,7 +146,7 @@ def _signature(
 
 
 def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -> Captured:
-    """Return the network of a model for inputs of known sizes."""
+    """Capture a model as a network, for inputs of known sizes."""
     model = source.clone()
     for value in inputs_of(model):
         name = str(value.name)
@@ -179,7 +179,7 @@ def _captured(source: ir.Model, signature: Signature, batch: int, length: int) -
 
 
 def _fold_sizes(model: ir.Model) -> None:
-    """Replace nodes that compute on the inputs' shapes by constants, in the graph's order."""
+    """Replace nodes that compute sizes from the input shapes by constants, in graph order."""
     opset = model.opset_imports[""]
     for node in list(model.graph):
         if is_op(node, "Shape") and (sizes := _sizes(node.inputs[0])) is not None:
@@ -217,7 +217,7 @@ def _infer(node: ir.Node, opset: int) -> None:
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         results = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets)
-    except Exception:  # foreign code; the translation refuses unknown shapes
+    except Exception:  # third-party code; unknown shapes are refused later
         return
     for y in node.outputs:
         inferred = results.get(y.name)

@@ -1,8 +1,8 @@
 """Streams: ordinary and transposed convolutions whose input arrives in chunks.
 
-    streams  one convolution: the final results after each chunk, and the input that it keeps
-    layers   the checked layer of a stream, and primitives for its windows
-    chains   sequences of layers with activations, and sums of branches
+    streams  one convolution: results as soon as they are final, and the inputs kept for later
+    layers   a stream's checked layer, and the primitives for its windows
+    chains   sequences of layers and activations, and sums of branches
 
 The concatenated results are bit-identical to one call of `Stream.engine` on the whole input.
 """

@@ -1,7 +1,7 @@
 """Sequences of streams with activations, and sums of branches: whole decoders in chunks.
 
-A chain builds the graph of a network from its stages, and streams that network. Convolutions keep
-the summation order of their streams' engines, and no weight is changed. The results are therefore
+A chain builds a network from its stages, and streams that network. Convolutions keep the summation
+order of their streams' engines, and weights are not changed. The results are therefore
 bit-identical to those of the same layers called one after another on the whole input.
 """
 
@@ -35,11 +35,11 @@ from .streams import Stream
 
 
 def chain(*stages: Any) -> Chain:
-    """Make a chain of stages: streams, sums (`add`), chains, and names of activations.
+    """Make a chain of stages: streams, sums (`add`), other chains, and activations.
 
-    An activation is written as in `conv_transpose` ("tanh", ("leaky_relu", 0.1)). Streams are
-    copied, and the copies start from the beginning. Raises `DTypeError` for an object that is not
-    a stage, and `ShapeError` for channels that do not fit.
+    Write activations as in `conv_transpose` ("tanh", ("leaky_relu", 0.1)). Streams are copied, and
+    the copies start from the beginning. Raises `DTypeError` for an object that is not a stage, and
+    `ShapeError` for channels that do not fit.
 
     >>> import numpy as np
     >>> import upconv
@@ -57,7 +57,7 @@ def chain(*stages: Any) -> Chain:
 def add(*branches: Any, scale: float = 1.0) -> Add:
     """Make a sum of branches with the same input, added from first to last, times `scale`.
 
-    Each branch is a stage or a sequence of stages. An empty sequence passes its input on, so
+    Each branch is a stage or a sequence of stages. An empty sequence returns its input, so
     `add((), (first, second))` is a residual connection. Raises `ArgumentError` or `ShapeError`
     unless all branches have the same rate, channels and total number of results.
 
@@ -90,7 +90,7 @@ def _stage(name: str, value: Any) -> Stage:
 
 
 class Composed(Stateful):
-    """Base class of chains and sums: their parts, and the stream of the network that they form.
+    """Base class of chains and sums: their parts, and the stream of the network they form.
 
     The layers determine channels and dtype; without layers, the first chunk does.
     """
@@ -121,7 +121,7 @@ class Composed(Stateful):
 
     @property
     def progress(self) -> Schedule:
-        """The schedule of the final results of all parts."""
+        """The schedule by which the results become final."""
         return self._network(self._channels, self._dtype).progress
 
     @by_one_thread
@@ -161,12 +161,12 @@ class Composed(Stateful):
         return self.kind is not None and self.kind[0] == -2
 
     def _outside(self, y: Array, batch: list[int]) -> Array:
-        """Return results with the batch axis and layout of the caller's chunks."""
+        """Convert results to the batch axis and layout of the caller's chunks."""
         y = y[: batch[0]] if batch else y[0]
         return np.ascontiguousarray(y.swapaxes(-2, -1)) if self._last else y
 
     def _network(self, channels: int, dtype: np.dtype[Any]) -> NetworkStream:
-        """Return the stream of the network before any chunk."""
+        """Return the network's stream before any chunk."""
         if (channels, dtype) not in self._networks:
             graph = self._graph(channels, dtype)
             compiler = Compiler(graph, fused=dtype.itemsize > 2)  # 16 bits: round every value
@@ -178,7 +178,7 @@ class Composed(Stateful):
         return self._networks[channels, dtype]
 
     def _graph(self, channels: int, dtype: np.dtype[Any]) -> Graph:
-        """Return the graph of the network for a long chunk."""
+        """Build the network's graph for a long chunk."""
         network = Network({"chunk": (1, channels, FAR)})
         network.output(self.value(network.inputs["chunk"], dtype))
         return network.graph()
@@ -234,7 +234,7 @@ class Chain(Composed):
     """Stages one after another, made by `chain`; used like a `Stream`."""
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """Return the value of the last stage."""
+        """Apply the stages one after another."""
         for part in self._parts:
             if isinstance(part, Composed):
                 x = part.value(x, dtype)
@@ -253,7 +253,7 @@ class Add(Composed):
         super().__init__(parts)
 
     def value(self, x: Value, dtype: np.dtype[Any]) -> Value:
-        """Return the sum of the values of all branches, times the scale."""
+        """Add the values of all branches, and multiply by the scale."""
         values = [branch.value(x, dtype) for branch in self._branches]
         channels, sizes = ([v.shape[axis] or 0 for v in values] for axis in (1, 2))
         rates = [Fraction(n, x.shape[2] or 1).limit_denominator(1000) for n in sizes]

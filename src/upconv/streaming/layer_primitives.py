@@ -1,7 +1,7 @@
 """The layer of a stream: one checked convolution along one axis, and primitives for its windows.
 
-Windows of equal geometry share a primitive and its packed weight. With a constant chunk size, only
-one or two window geometries soon remain. The engine's summation order does not depend on the size.
+Windows of equal geometry share a primitive and its packed weight. If the chunk size is constant,
+only one or two geometries remain soon. The engine's summation order does not depend on the size.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..stream_progress import Progress
 from ..threads import resolved
 
 FixedOrder = InvariantEngine | OrderedEngine
-"""The engines whose summation order is the same at every size."""
+"""An engine whose summation order is the same at every size."""
 
 _FAR = 1 << 40  # larger than any crop in use
 _KEPT_BYTES = 64 << 20  # of packed weights for windows of different sizes
-_FEWEST, _MOST = 4, 32
+_MIN_WINDOWS, _MAX_WINDOWS = 4, 32
 _FEW_TAPS = 32
 
 
@@ -48,7 +48,7 @@ def layer_of(
     length: int,
     convolves: bool,
 ) -> Layer:
-    """Return the checked layer of a stream."""
+    """Check a stream's arguments and return its layer."""
     weight = converted("weight", as_array("weight", weight), dtype)
     bias = None if bias is None else converted("bias", as_array("bias", bias), dtype)
     if weight.ndim != 3:
@@ -63,7 +63,7 @@ def layer_of(
     problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
     progress = _progress(problem.axes[0], keywords, convolves)
     size = max(number, progress.takes(1), 1)
-    if progress.kernel > _FEW_TAPS:  # the engine's choice depends on the taps that inputs reach
+    if progress.kernel > _FEW_TAPS:  # which engine is chosen depends on the taps in use
         size = max(size, 4 * progress.extent)
     nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.total(size)),))
     engine: FixedOrder = invariant_engine(nominal)
@@ -76,7 +76,7 @@ def layer_of(
 
 
 def _shape_of(keywords: Keywords, weight: tuple[int, ...], convolves: bool) -> tuple[int, ...]:
-    """Return the shape of a long input with the number of channels of the weight."""
+    """Return the shape of a long input that fits the weight's channels."""
     layout = one_of("layout", keywords.layout, DataLayout)
     axis = one_of("weight_layout", keywords.weight_layout, WeightLayout).to_iox(1)[0]
     groups = keywords.groups if convolves and isinstance(keywords.groups, int) else 1
@@ -84,7 +84,7 @@ def _shape_of(keywords: Keywords, weight: tuple[int, ...], convolves: bool) -> t
 
 
 def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
-    """Return the axis without its size; refuse padding that depends on the size."""
+    """Return the axis without a size; refuse padding that depends on the size."""
     begin, end = axis.crop_begin, axis.crop_end
     if convolves:
         padding = keywords.padding
@@ -97,7 +97,7 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
 
 
 def require_fit(chunk: Array, batch: list[int] | None, channels: int | None, axis: int) -> None:
-    """Raise `ShapeError` unless a chunk has a valid shape for chunks along an axis, -1 or -2.
+    """Raise `ShapeError` unless a chunk's shape is valid for streaming along an axis, -1 or -2.
 
     batch: [N], or [] without a batch axis; None before the first chunk. channels: None for any.
     """
@@ -111,7 +111,7 @@ def require_fit(chunk: Array, batch: list[int] | None, channels: int | None, axi
 
 
 def chain_of(epilogue: Epilogue) -> Chain:
-    """Convert an activation to operations of a network."""
+    """Convert an activation to network operations."""
     kind = epilogue.activation
     if kind is Activation.NONE:
         return ()
@@ -119,7 +119,7 @@ def chain_of(epilogue: Epilogue) -> Chain:
 
 
 class Layer:
-    """The part that a stream and its copies share: problem, weight, primitives for windows."""
+    """What a stream and its copies share: the problem, the weight, the primitives for windows."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Layer:
         self.axis = -1 if self.first else -2
         self.channels = problem.out_channels if progress.convolves else problem.in_channels
         self.threads, self._weight, self._bias = threads, weight, bias
-        self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
+        self._limit = min(max(_KEPT_BYTES // max(1, weight.nbytes), _MIN_WINDOWS), _MAX_WINDOWS)
         self._bytes = problem.result_channels * weight.itemsize  # per result and batch element
         self._windows: dict[tuple[int, ...], PackedCall] = {}
         self._packings = Packings()
@@ -160,7 +160,7 @@ class Layer:
         return out
 
     def convolution(self) -> Convolution:
-        """Return the layer as an operation of a network with the same summation order."""
+        """Return the layer as a network operation with the same summation order."""
         problem, axis = self.problem, self.progress
         sizes = axis.stride, ((axis.begin, axis.end),), 0, axis.dilation, problem.groups
         keywords = Keywords(*sizes, weight_layout="OIX" if axis.convolves else "IOX")
@@ -184,7 +184,7 @@ class Layer:
         call = PreparedCall(Signature.whole(problem), self.engine, self.threads, tune=False)
         window = call.pack(self._weight, self._packings)
         with self._lock:
-            while len(self._windows) >= self._most:
+            while len(self._windows) >= self._limit:
                 self._windows.pop(next(iter(self._windows)))
             self._windows[key] = window
         return window

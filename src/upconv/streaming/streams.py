@@ -1,7 +1,7 @@
-"""One ordinary or transposed convolution along one axis whose input arrives in chunks.
+"""An ordinary or transposed convolution along one axis, whose input arrives in chunks.
 
 A stream keeps the latest inputs, from `first` on, as its *tail*. It appends each chunk to the tail
-and computes the newly final results as one problem on that window.
+and computes the results that have become final as one problem on that window.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def stream(
     weight, bias and the keywords up to `activation`: as in `conv_transpose`, for one spatial axis.
     dtype: the dtype of chunks, to which weight and bias are converted (default: the weight's).
     threads: number of threads of this stream (default: the current `get_num_threads()`).
-    length: the number of inputs of the whole call whose bits are to be reproduced. Only its
+    length: the number of inputs in the whole call whose bits are to be reproduced. Only its
         magnitude matters: calls use one kernel for long inputs and another for short ones.
 
     The concatenated results equal `conv_transpose(x, ..., engine=stream.engine)` bit for bit, for
@@ -193,7 +193,7 @@ class Stream(Stateful):
         return other
 
     def _checked(self, chunk: Any) -> tuple[Array, bool]:
-        """Return a valid chunk with a batch axis, and whether the caller's chunk had one."""
+        """Check a chunk; return it with a batch axis, and whether it already had one."""
         self._require_open()
         x, layer, batch = as_array("chunk", chunk), self.layer, None
         if x.dtype != layer.dtype:

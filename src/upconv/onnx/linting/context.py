@@ -46,8 +46,7 @@ class Context:
         return self.runtime in (None, runtime)
 
     def readings(self) -> dict[Reading, ConvTransposeNode]:
-        """Return the node by each rule that applies and can read it: the specification's and the
-        checked runtimes'."""
+        """Read the node as the specification and the checked runtimes do, unless they refuse it."""
         rules = [rule for rule in Reading if rule is Reading.SPEC or self.concerns(rule)]
         parsed = {rule: read(self.conv.node, self.conv.opset, rule) for rule in rules}
         return {rule: conv for rule, conv in parsed.items() if isinstance(conv, ConvTransposeNode)}

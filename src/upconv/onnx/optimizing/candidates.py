@@ -1,5 +1,4 @@
-"""All rewritings of one transposed convolution, checked and timed in the runtime that will run
-it."""
+"""All rewritings of a transposed convolution, checked and timed in the runtime that will run it."""
 
 from __future__ import annotations
 

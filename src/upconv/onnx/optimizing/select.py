@@ -3,8 +3,7 @@
 1. `measuring.decide` chooses each layer's candidate.
 2. If the model with all of them is equal to the original, and faster beyond the noise, they stay.
 3. Otherwise, greedy add-back adds one layer after another, the largest saving first. A layer stays
-   if the model is equal and faster with it. At most `_MAX_ADDED` layers are tried, as each needs a
-   measurement.
+   if the model is equal and faster with it. At most `_MAX_ADDED` layers are tried and measured.
 4. A result that is not both equal to the original and faster is discarded.
 """
 

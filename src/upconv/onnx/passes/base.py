@@ -26,8 +26,7 @@ class Pass:
     """One way to rewrite ConvTranspose nodes and, for some passes, their neighbours.
 
     name: the name that users type, including options.
-    match: returns the rewriting of a node; its `Refusal`, or another `UpconvError`, is the reason
-        not to rewrite the node.
+    match: returns the rewriting of a node, or raises `Refusal` or another `UpconvError`.
     rule: how to read auto_pad and output_shape; None means by the rule passed to `run`.
     """
 

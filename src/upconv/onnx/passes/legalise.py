@@ -113,9 +113,7 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
     if conv.groups == 1:
         raise Refusal("it has one group")
     if conv.groups > MOST_GROUPS:
-        raise Refusal(
-            f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes would be useless"
-        )
+        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes are useless")
     axes = _axes(conv)
     w, b, words = _longer(conv, axes), bias(conv), attributes(axes, 1)
 

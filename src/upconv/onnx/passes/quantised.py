@@ -143,10 +143,7 @@ def _along(vector: Array, rank: int, axis: int) -> Array:
 
 
 def is_transparent(node: ir.Node | None, *kinds: str) -> TypeGuard[ir.Node]:
-    """Return whether a node of a kind is elementwise and maps 0 to 0, as casts do.
-
-    QuantizeLinear and DequantizeLinear do so if they have a single scale.
-    """
+    """Return whether a node maps 0 to 0 elementwise: a Cast, or (de)quantization by one scale."""
     kinds = kinds or ("QuantizeLinear", "DequantizeLinear", "Cast")
     if not is_op(node, *kinds) or any(a.is_ref() for a in node.attributes.values()):
         return False

@@ -5,8 +5,7 @@
 `upconv.subpixel` computes K, the zeros around x and the cut along each axis; weights without a tap
 are 0. A node has these forms:
 
-    unfolded    one convolution with as few taps as possible; surplus results are cut off (K = 1
-                for k == s)
+    unfolded    one convolution with the fewest taps (K = 1 for k == s); surplus results are cut off
     folded      one convolution whose result begins where y does, so that only its end is cut
     polyphase   one convolution per phase, side by side, each with the taps of its phase
 

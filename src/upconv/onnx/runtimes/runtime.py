@@ -47,9 +47,8 @@ _KINDS = {
     "reference": ("onnx.reference", "onnx", "(?P<precision>f64)?", "f64 or nothing"),
     "upconv": ("onnxruntime", "onnx", "", "nothing"),
 }
-"""Runtime -> the module that it needs; the extra that installs that module, or "" for the package
-with the runtime's name; the pattern of the name's suffix, whose groups are fields; the pattern in
-words."""
+"""Runtime -> the module that it needs; the extra that installs it, or "" for the package with the
+runtime's name; the pattern of the name's suffix, whose groups are fields; the pattern in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ __all__ = ["NodeArg", "Report", "Row", "Session"]
 class Session:
     """A model ready to run on the processor, with the interface of `InferenceSession`.
 
-    ONNX Runtime runs the model. Where it is faster, upconv computes parts of the main graph that
+    ONNX Runtime runs the model. Where this is faster, upconv computes parts of the main graph that
     contain convolutions, as networks, with ONNX Runtime's memory and threads. The constructor
-    measures this on random inputs, in a few seconds. If the whole model is not faster, or computes
+    measures them on random inputs, in a few seconds. If the whole model is not faster, or computes
     other values, ONNX Runtime runs the original model. `report()` has the decisions and reasons.
 
     model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
@@ -45,8 +45,8 @@ class Session:
     feeds: inputs to measure on instead of random ones, as for `run`, or a list of such inputs.
     measure: False makes upconv compute all parts, without measuring or checking them.
     layers: the names of the parts that upconv computes, from another session's report; nothing is
-        measured. With an empty list ONNX Runtime runs the original model.
-    decisions: a file that `report().save` wrote; its decisions are applied without measuring.
+        measured. With an empty list, ONNX Runtime runs the original model.
+    decisions: a file written by `report().save`; its decisions are applied without measuring.
         Decisions for another model, processor, version, number of threads or, if stated, shape are
         refused.
     remeasure: if the file of `decisions` is missing or was measured under other conditions, measure
@@ -93,8 +93,8 @@ class Session:
         self._threads = resolved(threads)
         measure = boolean("measure", measure)
         if decisions is not None and (layers is not None or not measure):
-            beside = "measure" if layers is None else "layers"
-            raise ArgumentError(beside, "given with decisions", "one of the two")
+            other = "measure" if layers is None else "layers"
+            raise ArgumentError(other, "given with decisions", "one of the two")
         if remeasure and decisions is None:
             raise ArgumentError("remeasure", "True", "decisions, the file to write")
         import onnxruntime
@@ -132,11 +132,11 @@ class Session:
             self._report.save(decisions)
 
     def report(self) -> Report:
-        """Return the decisions about each layer and about the whole model, with reasons."""
+        """Return the decisions about each layer and the whole model, with their reasons."""
         return self._report
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that `run` needs."""
+        """Return the inputs that `run` requires."""
         return [*map(NodeArg.of, self._inputs)]
 
     def get_outputs(self) -> list[NodeArg]:
@@ -148,7 +148,7 @@ class Session:
         return [PROVIDER]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return the metadata of the model's file."""
+        """Return the metadata from the model's file."""
         return self._metadata
 
     @memory.bounded("the data of the model")
@@ -199,7 +199,7 @@ class Session:
         return f"<Session with {sum(by_upconv)} of {len(by_upconv)} parts by upconv>"
 
     def _without_upconv(self, refused: Mapping[str, str]) -> Native:
-        """Return the original model for shapes that parts refuse; the report names the reasons."""
+        """Return the original model for shapes that parts refuse; report the reasons."""
         rows = (
             replace(row, why=f"ONNX Runtime computed some shapes: {refused[row.name]}")
             if row.name in refused
@@ -238,13 +238,13 @@ class Session:
 
 
 def _shapes(examples: Sequence[Mapping[str, Array]]) -> str:
-    """Shapes of the inputs by name, as a condition of a report."""
+    """Describe the input shapes by name, as a condition of a report."""
     sets = ([f"{name} {list(x.shape)}" for name, x in example.items()] for example in examples)
     return "; ".join(", ".join(one) for one in sets)
 
 
 def _value(value: ir.Value) -> ir.Value:
-    """Return the declaration of a value, without its model."""
+    """Copy the declaration of a value, without its model."""
     dtype = dtype_of(value)
     if dtype is None or dtype.kind == "c":
         words = f"{brief(value.name)} is not a tensor of real numbers"

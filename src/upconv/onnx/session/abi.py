@@ -1,10 +1,10 @@
 """ONNX Runtime's C interface: the functions that a session with upconv's operators needs.
 
-ONNX Runtime's wheels hold its C library (from 1.20 on). `OrtApi` is a table of functions. Later
+ONNX Runtime's wheels contain its C library (from 1.20 on). `OrtApi` is a table of functions. Later
 versions only append to it, and ONNX Runtime's source asserts its size for each version, so the
 indices below are valid for all versions.
 
-Short calls keep the interpreter's lock: a thread that released it would wait to get it back.
+Short calls keep the interpreter's lock: a thread that released it might wait to reacquire it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Library:
             raise EngineError(f"ONNX Runtime's {name} failed: {message}")
 
     def output(self, name: str, *arguments: Any) -> int:
-        """Call a function, and return the value of its last argument, which is an output."""
+        """Call a function whose last argument is an output; return the output's value."""
         output = pointer()
         self.call(name, *arguments, byref(output))
         return output.value or 0
@@ -112,7 +112,7 @@ class Library:
         self._release[kind](handle)
 
     def described(self, value: int) -> tuple[int, tuple[int, ...]]:
-        """Return ONNX's number of a tensor's element type, and the tensor's shape."""
+        """Return a tensor's element type, as ONNX numbers it, and its shape."""
         shape = self.output("GetTensorTypeAndShape", value)
         try:
             kind, count = c_int(), c_size_t()
@@ -127,7 +127,7 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """Return the C library of the installed onnxruntime; raise `EngineMissing` without one."""
+    """Return the C library of the installed onnxruntime; raise `EngineMissing` if it has none."""
     import onnxruntime
 
     names = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}

@@ -1,6 +1,6 @@
-"""Rows for values with any order of axes: moving axes, arithmetic, layers over channels.
+"""Rows for values whose axes are in any order: moving axes, arithmetic, layers over channels.
 
-All other operators are rows of `network_rules.py`, which take only (N, C, *size).
+All other operators have rows in `network_rules.py`, which accept only (N, C, *size).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .units import Unit, is_bias
 def translate_arranged(
     network: Network, unit: Unit, values: dict[ir.Value, Arranged], opset: int
 ) -> None:
-    """Add a unit to a network, and its results to `values`."""
+    """Add a unit to a network and its results to `values`."""
     node = unit.last
     if unit.operation is not None and unit.operation[0] == "linear":
         x = values[unit.inputs[0]]
@@ -38,17 +38,17 @@ def translate_arranged(
     read = {x: values[x] for x in unit.inputs if x in values}
     if not read:
         raise EngineRefusal("none of its inputs depends on the inputs of the model")
-    alike = suits_any_axes(unit)
+    any_axes = suits_any_axes(unit)
     first = next(iter(read.values())).axes
-    axes: Axes = first if alike else tuple(range(len(first)))
-    known = {x: operand.value if alike else operand.plain() for x, operand in read.items()}
+    axes: Axes = first if any_axes else tuple(range(len(first)))
+    known = {x: operand.value if any_axes else operand.plain() for x, operand in read.items()}
     translate(network, unit, known, opset)
     values.update({y: Arranged(known[y], axes) for y in node.outputs if y in known})
 
 
 ARITHMETIC = {kind: kind.lower() for kind in ("Add", "Sub", "Mul", "Div")}
 ARITHMETIC |= {"Max": "maximum", "Min": "minimum"}
-"""Operators of two operands, and the network's methods."""
+"""Operator with two operands -> the network's method."""
 
 _UNARY = {
     *ACTIVATIONS,
@@ -62,14 +62,14 @@ MOVES = "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Flatten"
 
 
 def moves_axes(unit: Unit) -> bool:
-    """Return whether a unit may only put axes in another order."""
+    """Return whether a unit only rearranges axes."""
     return unit.operation is None and unit.last.op_type in MOVES
 
 
 def suits_any_axes(unit: Unit) -> bool:
-    """Return whether the axes of a unit's inputs may be in any order.
+    """Return whether a unit accepts inputs whose axes are in any order.
 
-    Such a unit does not show which of the axes has the channels.
+    Such a unit does not show which axis is the channel axis.
     """
     if unit.operation is not None:
         name, *arguments = unit.operation
@@ -134,7 +134,7 @@ def _expand(call: Call) -> Arranged:
 
 
 def _binary(name: str, call: Call) -> Arranged:
-    """Arithmetic on values, and on constants with one number per channel."""
+    """Add arithmetic on values, and on constants with one number per channel."""
     inputs, values = call.node.inputs, call.values
     operands = [values[x] for x in inputs if x is not None and x in values]
     call.require(operands and len(inputs) == 2, "it does not have two operands")
@@ -147,7 +147,7 @@ def _binary(name: str, call: Call) -> Arranged:
 
 
 def _combined(network: Network, name: str, first: Any, second: Any) -> Any:
-    """Combine two values, or a value and numbers on either side."""
+    """Combine two values, or a value and numbers, in either order."""
     if not isinstance(first, Value):
         if name in ("sub", "div"):
             return first - second if name == "sub" else first / second
@@ -156,7 +156,7 @@ def _combined(network: Network, name: str, first: Any, second: Any) -> Any:
 
 
 def _matmul(call: Call) -> Arranged:
-    """Return a fully connected layer over the last axis: a convolution with one tap."""
+    """Add a fully connected layer over the last axis: a convolution with one tap."""
     x, weight = call.x(), call.constant(1)
     call.require(weight.ndim == 2, "its second operand is not a weight matrix")
     return _linear(call.network, x, weight.T)
@@ -192,7 +192,7 @@ def _layer_norm(call: Call) -> Arranged:
 
 
 def _lstm(call: Call) -> Arranged:
-    """Return an LSTM along the only spatial axis; its results have an axis of directions."""
+    """Add an LSTM along the only spatial axis; its results have an axis for the direction."""
     x = call.x()
     forward = call.attribute("direction", "forward") == "forward"
     call.require(forward, "it runs from the end to the beginning, so it reads all positions")

@@ -1,4 +1,4 @@
-"""A node that is added to a network: its inputs, constants and attributes."""
+"""A node that is being added to a network: its inputs, constants and attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..constants import constant_value
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A node that is added to a network; values: model value -> network value."""
+    """A node that is being added to a network; values: model value -> network value."""
 
     network: Network
     node: ir.Node
@@ -35,14 +35,14 @@ class Call:
         return i < len(self.node.inputs) and self.node.inputs[i] is not None
 
     def constant(self, i: int) -> Array:
-        """Return the constant that is this input."""
+        """Return the constant at this input."""
         constant = constant_value(self.node.inputs[i])
         if constant.array is None:
             raise EngineRefusal(constant.reason)
         return constant.array
 
     def optional(self, i: int) -> Array | None:
-        """Return the constant that is this input; None if the node has no such input."""
+        """Return the constant at this input; None if the node has no such input."""
         return self.constant(i) if self.has(i) else None
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -51,6 +51,6 @@ class Call:
         return default if entry is None else entry.value
 
     def require(self, condition: object, reason: str) -> None:
-        """Refuse the node for a reason unless the condition holds."""
+        """Refuse the node for this reason unless the condition holds."""
         if not condition:
             raise EngineRefusal(reason)

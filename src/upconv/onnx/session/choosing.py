@@ -1,7 +1,7 @@
 """Choose the parts that upconv computes, by timing whole models against ONNX Runtime.
 
-`WAYS` holds the partitions that are tried. Parts of the fastest one that slow the model down
-are left out. docs/onnx-session.md explains why only whole models are timed.
+`WAYS` lists the partitions to try. Of the fastest one, parts that slow the model down are left out.
+docs/onnx-session.md explains why only whole models are timed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ WAYS = {
 }
 """Partitions into parts for upconv. The first one is used if nothing is measured."""
 
-_SECONDS, _PART_SECONDS = 2.0, 1.0  # to time a way, and a way without one part
-_LEAD = 1.5  # a way that is this many times as fast ends the search
-_MOST_PARTS = 6  # for which the model is timed without each
+_SECONDS, _PART_SECONDS = 2.0, 1.0  # for timing a way, and a way without one of its parts
+_LEAD = 1.5  # a way that is this many times as fast as the original ends the search
+_MAX_PARTS = 6  # with more, the model is not timed without each of them
 
 Feeds = Mapping[str, Array]
 
@@ -56,7 +56,7 @@ class Assembly:
         memory.release()
 
     def keep(self, way: str) -> None:
-        """Free the memory of all other ways: their networks and packed weights."""
+        """Free the networks and packed weights of all other ways."""
         self._ways = {name: kept for name, kept in self._ways.items() if name == way}
         memory.release()
 
@@ -67,7 +67,7 @@ class Assembly:
         return self._ways[way]
 
     def plain(self) -> Native:
-        """Return the original model; raises `EngineRefusal` if ONNX Runtime refuses it."""
+        """Open the original model; raise `EngineRefusal` if ONNX Runtime refuses it."""
         try:
             with stored(self._model) as file:
                 return Native(file, self._threads)
@@ -75,7 +75,7 @@ class Assembly:
             raise EngineRefusal(str(error)) from None
 
     def session(self, parts: Sequence[Part]) -> Native:
-        """Return the model with upconv's operators for these parts."""
+        """Open the model with upconv's operators in place of these parts."""
         kernels = [Kernel(part) for part in parts]
         numbers = {kernel.number: part for kernel, part in zip(kernels, parts, strict=True)}
         try:
@@ -89,7 +89,7 @@ class Assembly:
     ) -> tuple[Row, ...]:
         """Return a row for each part of a way, then for each convolution outside the parts.
 
-        whys: why upconv does not compute some parts, by name; otherwise: the reason for the others.
+        whys: by part name, why upconv does not compute it; otherwise: the reason for other parts.
         """
         partition, details = self.partition(way), {"way": way}
         rows = []
@@ -104,7 +104,7 @@ class Assembly:
 
 
 def _simplified(model: ir.Model) -> ir.Model:
-    """Return the model after ONNX Runtime folded constants and shapes and removed unused nodes."""
+    """Have ONNX Runtime fold a model's constants and shapes and remove unused nodes."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -117,7 +117,7 @@ def _simplified(model: ir.Model) -> ir.Model:
             with stored(model) as file:
                 onnxruntime.InferenceSession(file, settings)
             return load(path).clone()
-        except Exception:  # it refuses the model, or cannot write it: keep the original
+        except Exception:  # ONNX Runtime refuses the model, or cannot write it: keep the original
             return model.clone()
 
 
@@ -133,9 +133,9 @@ class _Variant:
 class _Trial:
     """Variants of one model on examples of its inputs; `best` is the fastest one so far.
 
-    Two variants exist at a time, so that memory holds few copies of the weights. before: seconds of
-    the original model. ratio: the speed of the best one relative to it. whys: the reasons why ways
-    were not chosen. failed: the reasons why parts could not compute the examples.
+    At most two variants exist at a time, so that memory holds few copies of the weights. before:
+    seconds of the original model. ratio: the best variant's speed relative to the original. whys:
+    why ways were not chosen. failed: why parts could not compute the examples.
     """
 
     def __init__(self, assembly: Assembly, examples: Sequence[Feeds], progress: Progress) -> None:
@@ -152,7 +152,7 @@ class _Trial:
         return [y for feeds in self._examples for y in session.run(self._assembly.outputs, feeds)]
 
     def try_ways(self) -> None:
-        """Time each way against the fastest earlier one, until one is far ahead."""
+        """Time each way against the fastest one so far, until one is far ahead."""
         known = set()
         for way in WAYS:
             if self.ratio is not None and self.ratio.low > _LEAD:
@@ -181,8 +181,8 @@ class _Trial:
         self.failed |= failed
 
     def leave_out_slow_parts(self) -> None:
-        """Time the model without each part, and leave out those that slow it down."""
-        if 2 <= len(self.best.parts) <= _MOST_PARTS:
+        """Time the model without each part, and leave out parts that slow it down."""
+        if 2 <= len(self.best.parts) <= _MAX_PARTS:
             for part in self.best.parts:
                 kept = tuple(other for other in self.best.parts if other is not part)
                 if kept:
@@ -190,7 +190,7 @@ class _Trial:
                     self._compare(variant, f"timing the model without {part.name}", _PART_SECONDS)
 
     def _compare(self, other: _Variant, what: str, budget: float) -> dict[str, str]:
-        """Make another variant the best one if it is faster; return the reason if it is not."""
+        """Make another variant the best one if it is faster; otherwise, return the reason."""
         ways = [
             Way(name, partial(self.outputs, variant.session))
             for name, variant in ((self.best.way, self.best), (what, other))
@@ -210,11 +210,11 @@ class _Trial:
 def measured(
     assembly: Assembly, examples: Sequence[Feeds], progress: Progress
 ) -> tuple[Native, Report]:
-    """Return the fastest session of the model on examples of its inputs, and the report."""
+    """Find the fastest session for examples of the inputs; return it and the report."""
     try:
         trial = _Trial(assembly, examples, progress)
     except EngineRefusal as refusal:
-        # A kernel is missing, such as ConvTranspose in float64. upconv may compute that layer.
+        # ONNX Runtime lacks a kernel, such as ConvTranspose in float64; upconv may have it.
         try:
             return unmeasured(assembly, None)
         except EngineError:
@@ -222,7 +222,7 @@ def measured(
     try:
         trial.outputs(trial.best.session)
     except EngineError as error:
-        remedy = "It was run to be measured: pass feeds that it accepts, or measure=False."
+        remedy = "This run was for measuring: pass feeds that the model accepts, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
     trial.try_ways()
     trial.leave_out_slow_parts()
@@ -255,7 +255,7 @@ def decided(assembly: Assembly, report: Report) -> Native:
 
 
 def unmeasured(assembly: Assembly, names: Sequence[str] | None) -> tuple[Native, Report]:
-    """Return the model in which upconv computes the parts with these names, or all if None."""
+    """Let upconv compute the parts with these names, or all parts if None."""
     several = isinstance(names, list | tuple | set | frozenset)
     known: list[str] = []
     for way in WAYS:

@@ -1,4 +1,4 @@
-"""A part of a model, and its computation."""
+"""A part of a model and its computation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...arrays import Array
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[[Sequence[Array], Sequence[Array]], object]
 Prepare = Callable[[Shapes], tuple[Shapes, Run]]
-"""Maps input shapes to the result shapes and the function that computes the results."""
+"""Maps input shapes to the result shapes, and to a function that computes the results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part: the names of its nodes' results, of its inputs and outputs, and its computation.
+    """A part of a model. nodes, inputs, outputs: the names of the nodes' results, and of values.
 
     dtype: the type of its inputs and results. ends: adjacent nodes that no network computes, each
     with the reason.

@@ -1,7 +1,7 @@
-"""`Fits`: which units of a graph a network computes, and the order of the axes of their results.
+"""`Fits`: which units of a graph a network can compute, and the axes of their results.
 
-Each unit is tried in a network of its own, after the units that it reads. Operators that move axes
-fit only where a layer before them shows which axis has the channels.
+Each unit is tried in a separate network, after the units that it reads. Operators that move axes
+fit only if an earlier layer shows which axis is the channel axis.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class RefusedError(Exception):
 
 
 class _Trial(NamedTuple):
-    """Why no network computes a unit, "" if one does; its results with axes in another order."""
+    """Why no network computes a unit ("" if one does), and its results with rearranged axes."""
 
     reason: str
     arranged: Arrangement
 
 
 class Fits:
-    """Tries each unit once for every order of its inputs' axes."""
+    """Trials of units, one for every order of a unit's input axes."""
 
     def __init__(self, opset: int) -> None:
         self._opset = opset
@@ -51,10 +51,10 @@ class Fits:
     def among(
         self, every: Iterable[Unit], kept: Mapping[Unit, str], moves: bool
     ) -> tuple[dict[Unit, str], Arrangement]:
-        """Return the units that do not fit, with reasons, and the values in another order of axes.
+        """Return the units that do not fit, with reasons, and the values with rearranged axes.
 
-        every: in an order in which they can run. kept: units that ONNX Runtime computes in any
-        case. moves: whether operators may move axes.
+        every: all units, in an order in which they can run. kept: units that ONNX Runtime is to
+        compute, with reasons. moves: whether operators may move axes.
         """
         refused, arranged = dict(kept), dict[ir.Value, Arranged]()
         known: set[ir.Value] = set()
@@ -63,7 +63,7 @@ class Fits:
                 continue
             is_known = not known.isdisjoint(unit.inputs)
             if moves_axes(unit) and not (is_known and moves):
-                refused[unit] = "No layer before it shows which axis has the channels."
+                refused[unit] = "No earlier layer shows which axis is the channel axis."
                 continue
             trial = self._trial(unit, arranged)
             if trial.reason:
@@ -90,7 +90,7 @@ class Fits:
 
 
 def network_of(group: list[Unit], opset: int) -> Network:
-    """Return a group as a network with the inputs and outputs of the group, in order.
+    """Build a group's network, with the group's inputs and outputs in order.
 
     Raises `RefusedError` for a unit that does not fit.
     """
@@ -102,9 +102,9 @@ def network_of(group: list[Unit], opset: int) -> Network:
 def _translated(
     group: list[Unit], opset: int, arranged: Arrangement
 ) -> tuple[Network, dict[ir.Value, Arranged]]:
-    """Return a network without outputs, and its values.
+    """Build a group's network without outputs; return it and its values.
 
-    arranged: inputs of the group with axes in another order.
+    arranged: the group's inputs with rearranged axes.
     """
     shapes, reasons = {}, []
     for x in boundary(group)[0]:
@@ -130,7 +130,7 @@ def _translated(
                 raise EngineRefusal("More than its first result is read.")
         except UpconvError as error:
             raise RefusedError(unit, str(error)) from None
-    if reasons:  # a network cannot have such an input, even if the operation does not read it
+    if reasons:  # a network cannot have such an input, even if no operation reads it
         raise RefusedError(group[0], reasons[0])
     return network, values
 
@@ -151,5 +151,5 @@ def _declared(x: ir.Value) -> tuple[int | None, ...]:
                 channels = weight.shape[0 if transposed else 1] * groups
                 return None, channels, *(None,) * (weight.ndim - 2)
     if x.dtype is None or x.shape is None:
-        raise EngineRefusal("The type or the number of axes of its input is not known.")
+        raise EngineRefusal("Its input's type or number of axes is unknown.")
     raise EngineRefusal(f"Its input {extents} is not (N, C, *size) with known channels.")

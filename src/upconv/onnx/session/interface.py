@@ -1,4 +1,4 @@
-"""The arguments and return values of a session, as in ONNX Runtime's `InferenceSession`."""
+"""A session's arguments and return values, as in ONNX Runtime's `InferenceSession`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...errors import ArgumentError, DTypeError, brief
 
 PROVIDER = "CPUExecutionProvider"
-_REMOTE = "AzureExecutionProvider"  # in all wheels; it only has operators of its own
+_REMOTE = "AzureExecutionProvider"  # in all wheels; it runs only its own operators
 _FREE = (
     *("intra_op_num_threads", "inter_op_num_threads", "logid", "log_severity_level"),
     *("log_verbosity_level", "only_execute_path_to_fetches", "use_deterministic_compute"),
@@ -23,7 +23,7 @@ _INSTEAD = "Use onnxruntime.InferenceSession, or keep the default."
 class NodeArg:
     """An input or output as ONNX Runtime describes it.
 
-    type: such as "tensor(float)". shape: per axis a size, the name of a dynamic size, or None.
+    type: such as "tensor(float)". shape: for each axis, a size, a dynamic size's name, or None.
     """
 
     name: str
@@ -32,7 +32,7 @@ class NodeArg:
 
     @classmethod
     def of(cls, value: ir.Value) -> NodeArg:
-        """Return the description of a value."""
+        """Describe a value."""
         kind = (value.dtype or ir.DataType.UNDEFINED).name.lower()
         shape = [n if isinstance(n, int) else n.value for n in value.shape or ()]
         return cls(str(value.name), f"tensor({kind})", shape)
@@ -40,7 +40,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The metadata of a model's file, under ONNX Runtime's names."""
+    """The metadata in a model's file, under ONNX Runtime's names."""
 
     producer_name: str
     graph_name: str
@@ -63,7 +63,7 @@ class ModelMetadata:
 
 
 def require_defaults(argument: str, options: Any, name: str) -> None:
-    """Refuse ONNX Runtime's options of this class that a session does not support."""
+    """Refuse options of this ONNX Runtime class that a session does not support."""
     if options is None:
         return
     import onnxruntime

@@ -1,6 +1,6 @@
 """Single convolutions as plans, for element types that networks do not support.
 
-ONNX Runtime has no ConvTranspose of float64, float16 and bfloat16; plans let such models run.
+ONNX Runtime has no ConvTranspose in float64, float16 or bfloat16; plans let such models run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from .computations import Part, Run, Shapes
 
-_MOST_KNOWN, _MOST_PLANS = 4, 64
+_MAX_KNOWN, _MAX_PLANS = 4, 64
 _DTYPES = ("float16", "float64", "bfloat16")
 
 
@@ -39,10 +39,10 @@ class Layer:
         self._attributes = attributes | {"kernel_shape": weight.shape[2:]}
         self._opset, self._threads = opset, threads
         self._known: list[tuple[Mapping[str, Any], Plan]] = []
-        self._plan = lru_cache(_MOST_PLANS)(self._new_plan)
+        self._plan = lru_cache(_MAX_PLANS)(self._new_plan)
 
     def prepared(self, shapes: Shapes) -> tuple[Shapes, Run]:
-        """See `Part`."""
+        """Prepare the layer for input shapes; see `Part`."""
         chosen = self._plan(shapes[0])
         return (chosen.output_shape,), lambda xs, ys: chosen(xs[0], out=ys[0])
 
@@ -58,12 +58,12 @@ class Layer:
         make = plan if self._transposed else conv_plan
         # Threads of other engines would compete with ONNX Runtime's spinning threads.
         new = make(shape, *self._operands, **keywords, threads=self._threads, engine="jit")
-        self._known[:] = [*self._known[1 - _MOST_KNOWN :], (keywords, new)]
+        self._known[:] = [*self._known[1 - _MAX_KNOWN :], (keywords, new)]
         return new
 
 
 def parts_of(model: ir.Model, kinds: Sequence[str], threads: int) -> list[Part]:
-    """Return the parts of a model that are such layers."""
+    """Return the parts of a model that are single layers."""
     opset = model.graph.opset_imports.get("", 0)
     nodes = (node for node in model.graph if is_op(node, *kinds))
     return [part for node in nodes if (part := _part(node, opset, threads)) is not None]

@@ -1,8 +1,8 @@
-"""A session of ONNX Runtime's C library that knows upconv's operators.
+"""A session in ONNX Runtime's C library, with upconv's operators.
 
 ONNX Runtime runs here on threads for which the caller waits (`interrupts`). Python handles signals
-only in its main thread. Ctrl-C therefore ends the waiting and never interrupts an operator, whose
-error could not be passed to ONNX Runtime. The interpreter waits for these threads at exit.
+only in its main thread, so Ctrl-C ends the waiting but never interrupts an operator, whose error
+could not be passed on to ONNX Runtime. The interpreter waits for these threads at exit.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Native:
     """
 
     def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
-        self._kernels = kernels  # nodes name them by their numbers
+        self._kernels = kernels  # nodes refer to them by number
         self._session = interrupts.call(_created, model, threads)
         weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Return the named outputs, which the caller owns; feeds: C-contiguous, for all inputs."""
+        """Return the named outputs, which the caller owns; feeds: all inputs, C-contiguous."""
         return interrupts.call(self._run, names, feeds)
 
     @property
     def refused(self) -> dict[str, str]:
-        """Name of a part -> why it could not compute the shapes of a run."""
+        """A part's name -> why it could not compute the shapes of a run."""
         return {kernel.name: kernel.refused for kernel in self._kernels if kernel.refused}
 
     def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -81,7 +81,7 @@ def _names(names: Any) -> Any:
 
 
 def _value(array: Array) -> int:
-    """Return an array as ONNX Runtime's tensor, which shares its memory."""
+    """Return an array as an ONNX Runtime tensor that shares its memory."""
     api, kind = library(), int(ir.DataType.from_numpy(array.dtype))
     sizes = (c_int64 * array.ndim)(*array.shape)
     tensor = array.ctypes.data, array.nbytes, sizes, array.ndim, kind
@@ -89,7 +89,7 @@ def _value(array: Array) -> int:
 
 
 def _result(value: int) -> Array:
-    """Return ONNX Runtime's tensor as an array; release it when no array needs it."""
+    """Return an ONNX Runtime tensor as an array; release it when no array needs it any more."""
     api = library()
     code, shape = api.described(value)
     array = array_at(value, shape, np.dtype(ir.DataType(code).numpy()))

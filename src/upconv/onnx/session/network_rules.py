@@ -1,8 +1,8 @@
-"""`TABLE`: the table of ONNX's operators that a network can compute, one row per operator.
+"""`TABLE`: the ONNX operators that a network can compute, one row per operator.
 
-A row adds a node's operation to a network. It raises `EngineRefusal`, in one sentence, if the
-network has no such operation. The network's builder raises the other errors. The table does not
-contain arithmetic, nor operators that move axes: `arranging` has those rows.
+A row adds a node's operation to a network, or raises `EngineRefusal` with one sentence if the
+network has no such operation. The network's builder raises all other errors. The rows for
+arithmetic and for operators that move axes are in `arranging`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = Callable[[Call], Any]
 
 
 def translate(network: Network, unit: Unit, values: dict[ir.Value, Any], opset: int) -> None:
-    """Add a unit to a network, and its results to `values`; raise `UpconvError` if it does not fit.
+    """Add a unit to a network and its results to `values`; raise `UpconvError` if it does not fit.
 
     Every value of a network is float32.
     """
@@ -62,7 +62,7 @@ def _conv(call: Call) -> Any:
 
 def _conv_transpose(call: Call) -> Any:
     weight = _weight(call)
-    # Crops that depend on the size follow from the declared sizes, which the network's inputs have.
+    # Crops that depend on the size are those for the declared sizes, which the inputs have.
     node = read(call.node, call.opset, Rule.ONNXRUNTIME)
     if not isinstance(node, ConvTransposeNode):
         raise EngineRefusal(f"Its geometry cannot be read: {node.reason}.")
@@ -75,7 +75,7 @@ def _weight(call: Call) -> Array:
     weight = call.constant(1)
     call.require(weight.dtype == np.float32, f"Its weight is {weight.dtype}, not float32.")
     kernel = tuple(call.attribute("kernel_shape", ()))
-    call.require(kernel in ((), weight.shape[2:]), "Its kernel_shape is not that of the weight.")
+    call.require(kernel in ((), weight.shape[2:]), "Its kernel_shape is not the weight's.")
     return weight
 
 
@@ -150,7 +150,7 @@ ACTIVATIONS = {
     **{kind: kind.lower() for kind in ("Abs", "Exp", "Sin", "Cos", "Sqrt")},
     "HardSwish": "hard_swish",
 }
-"""Operators without attributes, and the network's activations."""
+"""Operator without attributes -> the network's activation."""
 
 TABLE: dict[str, Row] = {
     "Conv": _conv,

@@ -1,8 +1,8 @@
-"""Custom operators of ONNX Runtime, for the nodes that represent upconv's parts.
+"""ONNX Runtime custom operators, for the nodes that represent upconv's parts.
 
 ONNX Runtime calls `_compute` for such a node, on the thread that called `Run`. There is one
 operator per element type; a node's attribute `part` is the number of its `Kernel`. The operators
-live as long as the process: ONNX Runtime may call them until its last session is gone.
+live as long as the process, since ONNX Runtime may call them until its last session is gone.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class _CustomOp(ctypes.Structure):
 
 
 def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a tensor of ONNX Runtime as an array; its base lives as long as any array needs it."""
+    """Return an ONNX Runtime tensor as an array, whose base lives as long as any array needs it."""
     address = library().output("GetTensorMutableData", value)
     return np.ndarray(shape, dtype, MEMORY.from_address(address))
 
 
 class Kernel:
-    """A part as operator number `number`; `refused`: why it cannot compute some shapes."""
+    """A part as the operator with this `number`; `refused`: why it cannot compute some shapes."""
 
     def __init__(self, part: Part) -> None:
         self.name, self._part = part.name, part
@@ -62,7 +62,7 @@ class Kernel:
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
-        """Compute the node of a running session."""
+        """Compute the node in a running session."""
         numbers = range(len(self._part.inputs))
         values = [api.output("KernelContext_GetInput", context, i) for i in numbers]
         shapes = tuple(api.described(value)[1] for value in values)
@@ -77,7 +77,7 @@ class Kernel:
             run(xs, ys)
 
     def _result(self, api: Library, context: int, number: int, shape: tuple[int, ...]) -> Array:
-        """Return ONNX Runtime's memory for a result."""
+        """Return a result's array, in ONNX Runtime's memory."""
         sizes = (c_int64 * len(shape))(*shape)
         value = api.output("KernelContext_GetOutput", context, number, sizes, len(shape))
         return array_at(value, shape, self._dtype)
@@ -86,7 +86,7 @@ class Kernel:
 class _OrtPool:
     """ONNX Runtime's threads, lent for the duration of one operator.
 
-    They spin between operators, so additional threads would compete with them for the processors.
+    They spin between operators, so any additional threads would compete with them.
     """
 
     def __init__(self, api: Library, context: int) -> None:
@@ -106,7 +106,7 @@ _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions h
 
 
 def _create(op: int, api: int, info: int, kernel: int) -> int:
-    """Create a node's kernel: the number in its attribute."""
+    """Create a node's kernel, which is the number in its attribute."""
     number = ctypes.cast(kernel, ctypes.POINTER(c_int64))
     return library().status("KernelInfoGetAttribute_int64", info, b"part", number)
 
@@ -137,14 +137,14 @@ def domain() -> int:
             "GetOutputTypeCount": 1,
             "GetInputCharacteristic": _VARIADIC,
             "GetOutputCharacteristic": _VARIADIC,
-            # Minimum numbers of inputs and outputs, and whether they have one type.
+            # Minimum numbers of inputs and outputs, and whether all have the same type.
             **{name: 1 for name in _FIELDS.split() if name.startswith("GetVariadic")},
             "GetInputMemoryType": 0,  # the processor's
         }
         functions: dict[str, Any] = {
             "CreateKernelV2": _CREATE(_create),
             "KernelComputeV2": _COMPUTE(_compute),
-            # There is nothing to do, and Python may have exited by then.
+            # Nothing is to be destroyed, and Python may have exited by then.
             "KernelDestroy": ctypes.pythonapi.Py_IsInitialized,
             **{key: _ANSWER(partial(int, answer)) for key, answer in answers.items()},
         }

@@ -1,8 +1,8 @@
 """Partition a graph into convex groups of units, each with a convolution.
 
-A group is convex if no path leads out of it and back into it: then it can run as one node.
-Connected units that a network can compute begin as groups of one. For each value, the groups of its
-producer and its reader are merged, unless another path leads from one to the other.
+A group is convex if no path leads out of it and back in: it can then run as one node. Connected
+units that a network can compute start as groups of one. For each value, its producer's group and
+its reader's group are merged, unless another path leads from one to the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .units import Unit
 def partition(
     units: list[Unit], fitting: Collection[Unit], seeds: Collection[Unit]
 ) -> list[list[Unit]]:
-    """Return convex groups of fitting units, each with a seed, in the order of the graph.
+    """Return convex groups of fitting units, each with a seed, in the graph's order.
 
     units: all units of the graph, in an order in which they can run.
     """
@@ -58,7 +58,7 @@ def _near(
 
 
 class _Groups:
-    """Groups of units; `of` is the group of each, `readers` the units that read from each."""
+    """Groups of units; `of` is each unit's group, `readers` the units that read from each unit."""
 
     def __init__(self, readers: list[set[int]]) -> None:
         self.of = [*range(len(readers))]
@@ -66,7 +66,7 @@ class _Groups:
         self._readers = readers
 
     def merge(self, a: int, b: int) -> None:
-        """Merge the groups of two units if they may; the second unit reads from the first."""
+        """Merge the groups of two units if this is allowed; the second unit reads the first."""
         first, second = self.of[a], self.of[b]
         if first == second or self._detour(first, second):
             return
@@ -79,7 +79,7 @@ class _Groups:
         return {self.of[i] for i in self._readers[group]} - {group}
 
     def _detour(self, first: int, second: int) -> bool:
-        """Return whether a path leads from one group to the other through a third one."""
+        """Return whether a path leads from one group to the other through a third group."""
         latest = max(self._members[second])
         waiting = [*self._after(first) - {second}]
         known = set(waiting)

@@ -1,9 +1,9 @@
-"""Parts of a model that upconv computes, and the model with an operator in place of each.
+"""Parts of a model that upconv computes, and the model with operators in their place.
 
-A part is a convex group of nodes with a convolution, as a network. A node that does not fit
-(`fits.py`) ends a part, and so does a value whose axes are not (N, C, *size), since parts cannot
-exchange such values; reports state the reason. In a
-model whose element type is not float32, a part is one convolution as a plan (`layers.py`).
+A part is a convex group of nodes with a convolution, and becomes a network. A node that does not
+fit (`fits.py`) ends a part, and so does a value whose axes are not (N, C, *size), since parts
+cannot exchange such values; reports state the reason. In models that are not float32, a part is a
+single convolution, which becomes a plan (`layers.py`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .partition import boundary, makers, partition
 from .units import Unit, units
 
 DOMAIN = "upconv.session"
-OPERATOR = "Part_{}"  # of an element type
+OPERATOR = "Part_{}"  # with the element type
 
-_MOST_CHOICES = 8
-"""How often the parts are chosen before ONNX Runtime computes all operators that move axes."""
+_MAX_CHOICES = 8
+"""How often parts are chosen before all operators that move axes are left to ONNX Runtime."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Parts of a model, and `left`: convolutions that are in none, with the reason."""
+    """A model's parts, and `left`: the convolutions outside them, with the reasons."""
 
     parts: tuple[Part, ...] = ()
     left: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def _prepared(network: Network, threads: int, shapes: Shapes) -> tuple[Shapes, Run]:
-    """Prepare a network; an empty batch has the shapes of one image, except the batch size."""
+    """Prepare a network; for an empty batch, infer the shapes from a single image's."""
     known = dict(zip(network.inputs, shapes, strict=True))
     if any(shape[:1] == (0,) for shape in shapes):
         graph = network.graph(**{name: (1, *shape[1:]) for name, shape in known.items()})
@@ -52,22 +52,22 @@ def _prepared(network: Network, threads: int, shapes: Shapes) -> tuple[Shapes, R
 
 
 def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = False) -> Partition:
-    """Return the parts around convolutions of these kinds.
+    """Return the parts that contain convolutions of these kinds.
 
-    kinds: operators, such as "Conv". alone: a part has one convolution and the activation after it.
+    kinds: operators, such as "Conv". alone: each part is a convolution and the activation after it.
     """
     opset = model.graph.opset_imports.get("", 0)
     every = units(model.graph)
     fits = Fits(opset)
     others = [u for u in every if is_op(u.last, *CONVOLUTIONS) and u.last.op_type not in kinds]
-    kept = dict.fromkeys(others, "These parts contain only other layers.")
+    kept = dict.fromkeys(others, "These parts contain only other kinds of layers.")
     for attempt in count():
-        refused, arranged = fits.among(every, kept, moves=attempt < _MOST_CHOICES)
+        refused, arranged = fits.among(every, kept, moves=attempt < _MAX_CHOICES)
         fitting = {unit: None for unit in every if unit not in refused}
         seeds = {unit: None for unit in fitting if is_op(unit.last, *kinds)}
         groups = [_with_follower(unit, fitting) for unit in seeds]
         groups = groups if alone else partition(every, fitting, seeds)
-        moved = _arranged_ends(every, groups, refused, arranged)
+        moved = _rearranged_ends(every, groups, refused, arranged)
         kept |= dict.fromkeys(moved, "Its axes are in another order where a part ends.")
         try:
             if not moved:
@@ -85,16 +85,16 @@ def parts_of(model: ir.Model, kinds: Sequence[str], threads: int, alone: bool = 
     return Partition(tuple(parts), left)
 
 
-def _arranged_ends(
+def _rearranged_ends(
     every: list[Unit],
     groups: list[list[Unit]],
     refused: Collection[Unit],
     arranged: Collection[ir.Value],
 ) -> set[Unit]:
-    """Return the units whose values would enter or leave a part with axes in another order.
+    """Return the units whose values would enter or leave a part with rearranged axes.
 
-    The same holds for values that a refused unit reads and that are in no part, and for all values
-    that only such units read.
+    This includes units outside all parts whose values a refused unit reads, and units whose values
+    only such units read.
     """
     made_by = makers(every)
     inside = {unit for group in groups for unit in group}
@@ -111,7 +111,7 @@ def _arranged_ends(
 
 
 def _with_follower(unit: Unit, fitting: Mapping[Unit, None]) -> list[Unit]:
-    """Return a convolution and the activation that is the only reader of its result."""
+    """Return a convolution, with the activation if that alone reads its result."""
     activation = follower(unit.last.outputs[0])
     if not is_op(
         activation,
@@ -141,7 +141,7 @@ def _part(group: list[Unit], opset: int, threads: int, ends: tuple[str, ...]) ->
 
 
 def _ends(group: list[Unit], refused: Mapping[Unit, str]) -> tuple[str, ...]:
-    """Return the units next to a group that no network computes, with the reasons."""
+    """Describe the units next to a group that no network computes, with the reasons."""
     inputs, outputs = boundary(group)
     nodes = [x.producer() for x in inputs] + [use.node for y in outputs for use in y.uses()]
     reasons = {unit.last: why for unit, why in refused.items()}
@@ -150,13 +150,12 @@ def _ends(group: list[Unit], refused: Mapping[Unit, str]) -> tuple[str, ...]:
 
 
 def _result(node: ir.Node) -> str:
-    """Return the name of a node's first result, which identifies the node in copies of the
-    model."""
+    """Return the name of a node's first result, which identifies the node in copies."""
     return next(str(y.name) for y in node.outputs if y.name)
 
 
 def with_operators(model: ir.Model, parts: Mapping[int, Part]) -> ir.Model:
-    """Return a copy of a model with an operator for each part, by the kernel's number."""
+    """Copy a model, with an operator in place of each part; parts: by their kernels' numbers."""
     copy = model.clone()
     graph = copy.graph
     makers = {str(y.name): node for node in graph for y in node.outputs}

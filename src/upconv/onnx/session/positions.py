@@ -12,7 +12,7 @@ from .calls import Call
 
 
 def concat(call: Call) -> Any:
-    """Concat along the channels."""
+    """Add a Concat along the channels."""
     xs = [call.x(i) for i in range(len(call.node.inputs))]
     axis = call.attribute("axis", 1)
     call.require(axis in (1, 1 - len(xs[0].shape)), f"It joins along axis {axis}, not 1.")
@@ -20,7 +20,7 @@ def concat(call: Call) -> Any:
 
 
 def slice_of(call: Call) -> Any:
-    """Slice of channels or positions, by steps of 1."""
+    """Add a Slice of channels or positions, with steps of 1."""
     x = call.x()
     starts, ends = call.constant(1).tolist(), call.constant(2).tolist()
     axes, steps = (None if v is None else v.tolist() for v in map(call.optional, (3, 4)))
@@ -32,7 +32,7 @@ def slice_of(call: Call) -> Any:
 
 
 def split(call: Call) -> list[Any]:
-    """Split of the channels."""
+    """Add a Split of the channels."""
     x, count = call.x(), len(call.node.outputs)
     axis = call.attribute("axis", 0)
     call.require(axis in (1, 1 - len(x.shape)), f"It splits axis {axis}, not 1.")
@@ -49,7 +49,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}
 
 
 def pad(call: Call) -> Any:
-    """Pad of positions."""
+    """Add a Pad of positions."""
     x, pads, mode = call.x(), call.constant(1).tolist(), call.attribute("mode", "constant")
     value, axes = call.optional(2), call.optional(3)
     call.require(mode in _MODES, f"A network has no Pad of mode {mode!r}.")
@@ -74,7 +74,7 @@ def _pool(call: Call) -> tuple[Any, dict[str, Any]]:
     stride = tuple(call.attribute("strides", ())) or (1,) * len(kernel)
     dilation = tuple(call.attribute("dilations", ())) or (1,) * len(kernel)
     ceil = bool(call.attribute("ceil_mode", 0))
-    # Runtimes disagree on windows that begin in the padding at the end.
+    # Runtimes disagree about windows that begin in the padding at the end.
     inside = not any(pads) and all(s <= k for s, k in zip(stride, kernel, strict=True))
     call.require(inside or not ceil, "It rounds its size up (ceil_mode), and pads or skips.")
     words = {"kernel": tuple(kernel), "stride": stride, "padding": ends}
@@ -82,32 +82,32 @@ def _pool(call: Call) -> tuple[Any, dict[str, Any]]:
 
 
 def max_pool(call: Call) -> Any:
-    """MaxPool of any windows."""
+    """Add a MaxPool."""
     x, words = _pool(call)
     return call.network.max_pool(x, **words)
 
 
 def average_pool(call: Call) -> Any:
-    """AveragePool of any windows."""
+    """Add an AveragePool."""
     x, words = _pool(call)
     count = bool(call.attribute("count_include_pad", 0))
     return call.network.avg_pool(x, **words, count_padding=count)
 
 
 def global_pool(mode: str, call: Call) -> Any:
-    """Return the maximum or average of all positions."""
+    """Add the maximum or average of all positions."""
     return call.network.adaptive_pool(call.x(), 1, mode)
 
 
 def softmax(call: Call) -> Any:
-    """Softmax over the channels."""
+    """Add a Softmax over the channels."""
     axis, x = call.attribute("axis", -1), call.x()
     call.require(axis in (1, 1 - len(x.shape)), f"It is Softmax along axis {axis}, not 1.")
     return call.network.softmax(x)
 
 
 def resize(call: Call) -> Any:
-    """Resize by integer factors or to a known size, if positions correspond as in the network."""
+    """Add a Resize by integer factors or to a known size, if networks map positions alike."""
     x, mode = call.x(), call.attribute("mode", "nearest")
     where = call.attribute("coordinate_transformation_mode", "half_pixel")
     rounding = call.attribute("nearest_mode", "round_prefer_floor")
@@ -132,12 +132,12 @@ def resize(call: Call) -> Any:
     exact = linear or (floor and all(starmap(_is_nearest_exact, pairs)))
     one = where == "pytorch_half_pixel" and any(after == 1 < before for before, after in pairs)
     factors = [*map(float, scales)]
-    call.require(fits and exact and not one, f"Its factors, {factors}, suit no network.")
+    call.require(fits and exact and not one, f"No network can resize by its factors, {factors}.")
     return call.network.resize(x, [after for _, after in pairs[2:]], mode, align_corners=aligned)
 
 
 def _scales(call: Call, shape: tuple[int | None, ...]) -> Any:
-    """Return the factors of a Resize, from its scales or its sizes."""
+    """Return a Resize's factors, from its scales or its sizes."""
     scales = call.optional(2)
     if scales is not None and scales.size:
         return scales
@@ -147,14 +147,13 @@ def _scales(call: Call, shape: tuple[int | None, ...]) -> Any:
 
 
 def _is_nearest_exact(before: int, after: int) -> bool:
-    """Return whether ONNX Runtime's float32 positions, rounded down, are those of integer
-    arithmetic."""
+    """Return whether ONNX Runtime's float32 positions, rounded down, equal the exact ones."""
     out = np.arange(after)
     scaled = np.floor(out.astype(np.float32) / np.float32(after / before))
     return bool(np.array_equal(np.minimum(scaled, before - 1), out * before // after))
 
 
 def depth_to_space(call: Call) -> Any:
-    """DepthToSpace in both orders."""
+    """Add a DepthToSpace in either order."""
     order = call.attribute("mode", "DCR")
     return call.network.pixel_shuffle(call.x(), call.attribute("blocksize", 1), order)

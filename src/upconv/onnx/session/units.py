@@ -1,7 +1,7 @@
-"""Units of a graph: nodes, alone or in a pattern, for which a network has one operation.
+"""Units of a graph: nodes, or patterns of nodes, for which a network has one operation.
 
-Exporters write some operations as several nodes. `PATTERNS` finds them from their last node. All
-other nodes are units of their own, which the table in `network_rules.py` translates.
+Exporters write some operations as several nodes. `PATTERNS` recognizes these by their last node.
+Every other node is a unit by itself, which the table in `network_rules.py` translates.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..constants import constant_value
 from ..graphs import is_op
 
 Operation = tuple[Any, ...]
-"""A method of `Network`, or "linear", a layer over the last axis; then the arguments."""
+"""A method of `Network`, or "linear" for a layer over the last axis; then the arguments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Nodes in order. `inputs` are all values that they read from outside, except constants.
+    """Nodes in order. `inputs` are the values that they read from outside, except constants.
 
     operation: the operation of a pattern, which reads one value; None for a single node.
     """
@@ -54,7 +54,7 @@ def units(graph: ir.Graph) -> list[Unit]:
 
 
 def _inputs(node: ir.Node) -> tuple[ir.Value, ...]:
-    """Return the values of the node's graph that it or its subgraphs read, except constants."""
+    """Return the non-constant values of the node's graph that it or its subgraphs read."""
     graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
     nodes = [node, *(deep for graph in graphs for deep in graph.all_nodes())]
     values = [value for reader in nodes for value in reader.inputs]
@@ -73,11 +73,11 @@ def _graphs(attribute: ir.Attr) -> list[ir.Graph]:
 # Patterns -----------------------------------------------------------------------------------------
 
 Match = tuple[ir.Value, Operation, list[ir.Node | None]]
-"""The value that a pattern reads, its operation, and its nodes except the last."""
+"""The value that a pattern reads, its operation, and all its nodes but the last."""
 
 
 def _pattern(last: ir.Node, order: dict[ir.Node, int]) -> Unit | None:
-    """Return the unit of a pattern that ends with this node."""
+    """Return the unit of the pattern that ends with this node, if any."""
     for pattern in PATTERNS.get(last.op_type, ()) if is_op(last, last.op_type) else ():
         match = pattern(last)
         if match is None:
@@ -100,8 +100,7 @@ def _maker(value: ir.Value | None, *kinds: str) -> ir.Node | None:
 
 
 def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
-    """Return a node's variable operand and its constant operand; (None, None) if it has no such
-    pair."""
+    """Return a node's variable operand and its constant one; (None, None) without such a pair."""
     if node is not None and len(node.inputs) == 2:
         for x, c in (tuple(node.inputs), tuple(node.inputs[::-1])):
             array = constant_value(c).array
@@ -111,19 +110,19 @@ def _split(node: ir.Node | None) -> tuple[ir.Value | None, Array | None]:
 
 
 def _by_number(node: ir.Node | None, number: float) -> ir.Value | None:
-    """Return a node's variable operand, if the other operand is this number."""
+    """Return a node's variable operand if the other operand is this number."""
     x, array = _split(node)
     fits = array is not None and array.size == 1 and np.isclose(array.item(), number, rtol=1e-5)
     return x if fits else None
 
 
 def _both(node: ir.Node | None) -> list[tuple[ir.Value | None, ir.Value | None]]:
-    """Return the two operands of a node in both orders."""
+    """Return a node's two operands in both orders."""
     return [] if node is None else [tuple(node.inputs), tuple(node.inputs[::-1])]  # type: ignore[list-item]
 
 
 def _silu(last: ir.Node) -> Match | None:
-    """x * sigmoid(x)."""
+    """Match x * sigmoid(x)."""
     for x, gate in _both(last):
         sigmoid = _maker(gate, "Sigmoid")
         if x is not None and sigmoid is not None and sigmoid.inputs[0] is x:
@@ -132,7 +131,7 @@ def _silu(last: ir.Node) -> Match | None:
 
 
 def _gelu(last: ir.Node) -> Match | None:
-    """(x * (erf(x / sqrt 2) + 1)) * 0.5."""
+    """Match (x * (erf(x / sqrt 2) + 1)) * 0.5."""
     product = _maker(_by_number(last, 0.5), "Mul")
     for x, factor in _both(product):
         add = _maker(factor, "Add")
@@ -145,7 +144,7 @@ def _gelu(last: ir.Node) -> Match | None:
 
 
 def _snake(last: ir.Node) -> Match | None:
-    """x + sin(a x)^2 / a."""
+    """Match x + sin(a x)^2 / a."""
     for x, term in _both(last):
         outer = _maker(term, "Mul")
         power, inverse = _split(outer)
@@ -164,7 +163,7 @@ def _snake(last: ir.Node) -> Match | None:
 
 
 def _group_norm(last: ir.Node) -> Match | None:
-    """Reshape to (N, groups, -1), InstanceNormalization, Reshape to the original shape."""
+    """Match Reshape to (N, groups, -1), InstanceNormalization, Reshape to the original shape."""
     norm = _maker(last.inputs[0], "InstanceNormalization")
     first = _maker(norm.inputs[0], "Reshape") if norm is not None else None
     if norm is None or first is None or first.inputs[0] is None:
@@ -185,7 +184,7 @@ def _group_norm(last: ir.Node) -> Match | None:
 
 
 def _restores(reshape: ir.Node, x: ir.Value) -> bool:
-    """Return whether a Reshape gives its input the shape that x has."""
+    """Return whether a Reshape gives its input the shape of x."""
     shape = _maker(reshape.inputs[1], "Shape")
     if shape is not None and shape.inputs[0] is x and not shape.attributes:
         return True
@@ -197,7 +196,7 @@ def _restores(reshape: ir.Node, x: ir.Value) -> bool:
 
 
 def _layer_norm(last: ir.Node) -> Match | None:
-    """Transpose of the channels to the end, LayerNormalization there, Transpose back."""
+    """Match Transpose of the channels to the end, LayerNormalization there, Transpose back."""
     norm = _maker(last.inputs[0], "LayerNormalization")
     first = _maker(norm.inputs[0], "Transpose") if norm is not None else None
     if norm is None or first is None or first.inputs[0] is None or len(norm.outputs) > 1:
@@ -216,12 +215,12 @@ def _layer_norm(last: ir.Node) -> Match | None:
 
 
 def is_bias(array: Array, count: int) -> bool:
-    """Return whether an operand of a Gemm has one number per channel, for so many channels."""
+    """Return whether an operand of a Gemm has one number for each of `count` channels."""
     return array.size == count and array.shape[-1] == count
 
 
 def _linear(last: ir.Node) -> Match | None:
-    """Reshape to rows, Gemm, Reshape back: ONNX Runtime's form of a layer over the last axis."""
+    """Match Reshape to rows, Gemm, Reshape back: how ONNX Runtime writes a layer over an axis."""
     gemm = _maker(last.inputs[0], "Gemm")
     first = _maker(gemm.inputs[0], "Reshape") if gemm is not None else None
     x = first.inputs[0] if first is not None else None

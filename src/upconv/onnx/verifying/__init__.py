@@ -38,20 +38,20 @@ def verify(
 ) -> Comparison:
     """Run two models on the same inputs and compare their outputs.
 
-    The reference is `a` in float64. The error of `b`'s floats may be twice the error of `a` in that
-    runtime, plus a few roundings of their type or of the runtime's precision. Integers must be
+    The reference is `a` in float64. For floats, the error of `b` may be twice that of `a` in the
+    same runtime, plus a few roundings of their type or of the runtime's precision. Integers must be
     equal. Results of QuantizeLinear and DequantizeLinear may be off by one step of the scale.
 
     a, b: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; neither is
         changed. `a` is assumed to be correct.
     runtimes: names ("onnxruntime", "openvino:f32", "reference") or `Runtime` values.
-    sizes: the full shape of an input by its name, or the size of a symbolic dimension by its name;
+    sizes: by name, the full shapes of inputs or the sizes of symbolic dimensions;
         `upconv.onnx.inputs` has the defaults.
-    feeds: arrays to use for some inputs, or all, instead of random ones.
+    feeds: arrays to use for some or all inputs instead of random ones.
     seed: seed of the random inputs.
-    atol, rtol: if one is given, |b - a| <= atol + rtol * |a| is the rule for floats instead.
-    float64: run `a` in float64; without it, floats may be off by 64 times those roundings.
-    threads: threads of a runtime; None takes its own setting, or `upconv.get_num_threads()`.
+    atol, rtol: if one is given, floats must satisfy |b - a| <= atol + rtol * |a| instead.
+    float64: run `a` in float64; without this, floats may be off by 64 times those roundings.
+    threads: threads of a runtime; None keeps its own setting, or `upconv.get_num_threads()`.
     time_limit: seconds that one run may take before it is ended.
 
     Raises `ModelError` and `FileError` for models that cannot be read; `EngineMissing`;
@@ -87,7 +87,7 @@ def verify(
 
 
 def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
-    """Yield sentences about inputs and outputs that one model lacks or has in another order."""
+    """Yield sentences about inputs and outputs that are missing or in a different order."""
     for what, values, others in (
         ("input", inputs_of(a), inputs_of(b)),
         ("output", a.graph.outputs, b.graph.outputs),
@@ -97,11 +97,11 @@ def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
         yield from (f"The {what} {brief(n)} of b is missing in a." for n in in_b if n not in in_a)
         if in_a != in_b and set(in_a) == set(in_b):
             orders = (", ".join(map(brief, names)) for names in (in_a, in_b))
-            yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
+            yield "The {}s are in a different order: {} in a, {} in b.".format(what, *orders)
 
 
 class Side:
-    """One of the two models, with its feeds, and the seconds that a run may take."""
+    """One of the two models, with its feeds and the seconds that a run may take."""
 
     def __init__(self, model: ir.Model, feeds: Mapping[str, Array], limit: float) -> None:
         self.model, self.feeds, self.limit = model, feeds, limit
@@ -109,7 +109,7 @@ class Side:
         self._results: dict[Runtime, Mapping[str, Any] | UpconvError] = {}
 
     def outputs(self, runtime: Runtime) -> Mapping[str, Any]:
-        """Return the model's results or raise its error; it runs once, which may take minutes."""
+        """Return the model's results or raise its error; run it only once, as that may be slow."""
         if runtime not in self._results:
             try:
                 with runtime.session(self.model, limit=self.limit) as session:
@@ -122,7 +122,7 @@ class Side:
         return result
 
     def inner(self, runtime: Runtime, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return intermediate values by name, as outputs of a copy, in which less is fused."""
+        """Return intermediate values by name, from a copy that outputs them and fuses less."""
         copy = Side(self.model.clone(), self.feeds, self.limit)
         copy.model.graph.outputs[:] = [copy.values[name] for name in names]
         return copy.outputs(runtime)
@@ -168,7 +168,7 @@ def compared(
 def _first_layer(
     runtimes: Sequence[Runtime], a: Side, b: Side, tolerances: Tolerances
 ) -> Difference | None:
-    """Return the first intermediate value that differs; runtimes: for both, for `a` in float64."""
+    """Find the first differing intermediate value; runtimes: for both, and for `a` in float64."""
     outputs = {value.name for side in (a, b) for value in side.model.graph.outputs}
     names = [name for name in a.values if name in b.values and name not in outputs]
     for start in range(0, len(names), _GROUP):

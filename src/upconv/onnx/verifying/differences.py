@@ -1,19 +1,19 @@
-"""Differences between values that should be equal: size, and whether rounding explains it.
+"""Differences between values that should be equal: how large they are, and whether by rounding.
 
-    error    the largest distance of finite elements, divided by the scale.
+    error    the largest distance between finite elements, divided by the scale.
     scale    the largest magnitude of a finite element.
     allowed  the largest error that counts as rounding, by the first of these rules that applies:
 
-1. Integers, booleans and text: 0; one step for results of QuantizeLinear.
+1. Integers, booleans and strings: 0; one step for results of QuantizeLinear.
 2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element; `allowed` is the largest bound.
 3. float64: b's error is at most twice a's, plus a few roundings (`_ROUNDING`) of the type, or of
    the runtime's precision if that is lower.
-4. Else |b - a| is at most `_LOOSE` times these roundings.
-5. Results of DequantizeLinear: one step of the scale more.
+4. Otherwise: |b - a| is at most `_LOOSE` times these roundings.
+5. Results of DequantizeLinear: one step of the scale in addition.
 
 NaN equals NaN at the same index, and an infinity equals the same infinity. Any other element that
-is not finite in one of the two is a difference. Two empty arrays are equal. Two other arrays
-without a finite element are not verified.
+is not finite in one of the two is a difference. Two empty arrays are equal. Other arrays without
+finite elements are not verified.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FLOAT32 = 2.0**-19
 precision, because fast convolution algorithms need them; 4 for types that sum in float32."""
 
 _LOOSE = 64  # times the roundings, if there is no float64 result
-_COPIES = 80  # bytes that a comparison needs for each element
+_COPIES = 80  # bytes that a comparison needs per element
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ _BY_ROUNDING = Tolerances()
 class Difference:
     """The difference between two models in one value: an output, or the result of a layer.
 
-    `node`, `op`, `shape` and `dtype` are the first model's. `rule` names the reference of the
-    error: "float64", "exact", "tolerance" or "a". `words` describes non-numeric differences.
+    `node`, `op`, `shape` and `dtype` are the first model's. `rule` names the rule by which errors
+    were judged: "float64", "exact", "tolerance" or "a". `words` describes non-numeric differences.
     """
 
     name: str
@@ -97,10 +97,10 @@ class Difference:
 def difference(
     value: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
 ) -> Difference:
-    """Return the difference between two models in a value.
+    """Return the difference between two models in one value.
 
-    value: the value in the first model. a, b: the results of the two models; exact: the result of
-    the first in float64, or None.
+    value: the first model's. a, b: the two models' results. exact: the first model's result in
+    float64, or None.
     """
     node = value.producer()
     at = str(value.name), (node and node.name) or "", node.op_type if node else ""
@@ -166,7 +166,7 @@ def _compared(
 
 
 def _wide(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return two arrays in float64 or complex128; for text, zeros and ones where it differs."""
+    """Convert two arrays to float64 or complex128; for strings, mark differences with ones."""
     if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":
         return np.zeros(a.shape), np.asarray(a != b, np.float64)
     x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
@@ -179,7 +179,7 @@ def _largest(values: Array) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Results of both models in one runtime.
+    """The comparison of both models in one runtime.
 
     `first_layer` is the first intermediate value that differs, if an output differs. `findings` say
     why the second model does not run here; `remark` says which comparison was impossible.
@@ -193,11 +193,11 @@ class Run:
 
     @property
     def equal(self) -> bool:
-        """Whether outputs were compared and all of them are equal."""
+        """Whether outputs were compared, and all are equal."""
         return bool(self.outputs) and all(output.equal for output in self.outputs)
 
-    def told(self) -> list[str]:
-        """Return findings, words about outputs and the first differing layer as sentences."""
+    def sentences(self) -> list[str]:
+        """Return the findings, remarks about outputs and the first differing layer as sentences."""
         outputs = [f"{output.name}: {output.words}" for output in self.outputs if output.words]
         sentences = [*self.findings, *outputs]
         if self.first_layer is not None:
@@ -209,8 +209,8 @@ class Run:
 class Comparison:
     """The comparison of two models, a and b, on the same inputs.
 
-    `findings` are sentences about the interfaces: inputs and outputs that are missing, or in
-    another order. `inputs` are the shapes of the feeds.
+    `findings` are sentences about the interfaces: inputs and outputs that are missing or in a
+    different order. `inputs` are the shapes of the feeds.
     """
 
     findings: tuple[str, ...]
@@ -224,12 +224,11 @@ class Comparison:
         return not self.findings and all(run.equal for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """Return every field as numbers, text, lists and dictionaries; null stands for an
-        infinity."""
+        """Return all fields as numbers, strings, lists and dictionaries; null means infinity."""
         runs = [{**document(run), "equal": run.equal} for run in self.runs]
         return {**document(self), "runs": runs, "equal": self.equal}
 
     def __str__(self) -> str:
         outputs = [f"{run.runtime}: {output}" for run in self.runs for output in run.outputs]
-        sentences = [words for run in self.runs for words in run.told()]
+        sentences = [words for run in self.runs for words in run.sentences()]
         return "\n".join(map(neutral, [*self.findings, *outputs, *sentences])) or "equal"
