@@ -173,12 +173,13 @@ class Outcome:
 class Choice:
     """The chosen way and the outcomes of all ways, the baseline first.
 
-    runs: the number of calls of all ways together.
+    runs: the number of calls of all ways together. undecided: why the ways could not be compared.
     """
 
     name: str
     outcomes: tuple[Outcome, ...]
     runs: int
+    undecided: str = ""
 
     @property
     def baseline(self) -> Outcome:
@@ -295,6 +296,7 @@ def choose(
             times[ways[i].name] = undisturbed(samples if i else rounds.first)
             ratios[ways[i].name] = [Ratio.between(rounds.samples[0], samples, rounds.again)]
     ratios.pop(ways[0].name, None)
+    short = ""
     if len(rounds.again) < LEAST_ROUNDS:
         short = f"there was time for {len(rounds.again)} rounds; {LEAST_ROUNDS} are needed"
         name, others = ways[0].name, {ways[i].name: short for i in timed if i}
@@ -305,7 +307,7 @@ def choose(
         Outcome(n, times.get(n), next(iter(ratios.get(n, ())), None), whys.get(n, ""))
         for n in (way.name for way in ways)
     )
-    return Choice(name, tuple(outcomes), trial.runs)
+    return Choice(name, tuple(outcomes), trial.runs, short)
 
 
 def decide(

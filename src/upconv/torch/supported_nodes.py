@@ -107,7 +107,7 @@ class Support(OperatorSupportBase):  # type: ignore[misc]
     def _refusal(self, node: fx.Node) -> str:
         """Return why a network cannot compute a node; "" if it can."""
         if row_of(node) is None:
-            return "a network has no such operation"
+            return "upconv's networks have no such operation"
         if node in self._written or any(source in self._written for source in node.all_input_nodes):
             return "memory that it reads or returns is written in place"
         is_known = any(source in self._known for source in node.all_input_nodes)

@@ -115,7 +115,7 @@ class Trace:
         """Return the results of an ATen operator, which may be views or writes in place."""
         space, _, name = func._schema.name.partition("::")
         if space != "aten" and func is not FUSED:
-            self._refuse(str(func), "a network has no such operation")
+            self._refuse(str(func), "upconv's networks have no such operation")
         aliases = [(i, argument.alias_info) for i, argument in enumerate(func._schema.arguments)]
         written = [i for i, alias in aliases if alias is not None and alias.is_write]
         if name.endswith("_like") or name.startswith("new_"):  # depends only on a shape
@@ -125,7 +125,7 @@ class Trace:
         else:
             row = arranging.row_of(name.removesuffix("_") if written else name)
             if row is None:
-                self._refuse(name, "a network has no such operation")
+                self._refuse(name, "upconv's networks have no such operation")
             result = self.add(name, row, args, kwargs)
         if written:
             return self._written(name, [args[i] for i in written if i < len(args)], result)

@@ -42,7 +42,7 @@ from .direct import TILES, refused, weight_numbers
 from .values import LINE
 
 _NO_ROUNDING = replace(refused("", "it does not round operands"), engine="onednn")
-_SLOWER = 1.5, "it is faster on few classes of layers"
+_SLOWER = 1.5, "libdnnl is faster on few classes of layers"
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS, _FEW_TAPS = 8, 16, 64, 9
 _LONG_ROW, _MERGED = 9, 21
 """With at least `_LONG_ROW` taps per row, or more than `_MERGED` inputs under a row's taps, the JIT

@@ -115,7 +115,8 @@ def _facts(result: Optimization) -> Iterator[tuple[str, str]]:
         yield label, f"{times}: {model.ratio}{at}"
     check = "nothing was changed"
     if result.verified:
-        check = f"{sum(len(run.outputs) for run in result.checks)} outputs compared, all equal"
+        count = sum(len(run.outputs) for run in result.checks)
+        check = f"{count} output{'s' * (count != 1)} compared, all equal"
     yield "verified", check
     for number, line in enumerate(str(result.session).splitlines() if result.session else ()):
         yield "" if number else "Session", line
