@@ -120,7 +120,7 @@ def test_prepared_streams_compile_nothing(causal: bool) -> None:
     two = stream.copy()
     two.prepare(2, batch=3)
     assert stream.source.streamed(3, 4)._steps
-    with pytest.raises(ArgumentError, match="made without one"):
+    with pytest.raises(ArgumentError, match="created without one"):
         vocoder().stream().prepare()
     with pytest.raises(ArgumentError, match="chunk"):
         stream.prepare(0)
@@ -219,7 +219,7 @@ def test_a_stream_without_a_chunk_or_with_too_few_positions() -> None:
 def test_what_reads_all_positions_is_refused_by_its_line() -> None:
     network = Network({"x": (1, 4, None)})
     network.output(network.instance_norm(network.inputs["x"]))
-    with pytest.raises(EngineRefusal, match=r"norm at .*test_streams.py:\d+: mean and"):
+    with pytest.raises(EngineRefusal, match=r"norm at .*test_streams.py:\d+: its mean and"):
         network.stream()
     network = Network({"x": (1, 4, 8, None)})
     x = network.inputs["x"]

@@ -118,7 +118,7 @@ WRONG = {
     "pipe": ({"location": "pipe"}, FileError, "not a regular file"),
     "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes; the data ends at 104"),
     "length": ({"location": "w", "length": "95"}, ModelError, "has 95 bytes; expected 96 for"),
-    "negative": ({"location": "w", "offset": "-8"}, ModelError, "cannot be|cannot hold"),
+    "negative": ({"location": "w", "offset": "-8"}, ModelError, "cannot be|cannot represent"),
     "nowhere": ({}, FileError, "is a directory; expected a file"),
 }
 

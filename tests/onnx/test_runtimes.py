@@ -75,7 +75,7 @@ def test_a_runtime_is_one_word(text, value):
 
 @pytest.mark.parametrize(("text", "words"), [
     ("tensorrt", "one of onnxruntime, openvino, reference, upconv"),
-    ("onnxruntime:f32", "after onnxruntime: a provider (CPU, CUDA, TensorRT"),
+    ("onnxruntime:f32", "after onnxruntime: a provider \\(CPU, CUDA, TensorRT"),
     ("openvino:f64", "after openvino: a device"),
     ("reference:GPU", "after reference: f64 or nothing"),
     ("upconv:CUDA", "after upconv: nothing"),
