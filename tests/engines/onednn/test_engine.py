@@ -200,7 +200,7 @@ REFUSED = {
     "one to three spatial axes": PROBLEM.replace(axes=(Axis(2, 2),) * 4),
     "32 bits": PROBLEM.replace(axes=(Axis(1 << 20, 3), Axis(1 << 20, 3))),
     "unrolls kernels": PROBLEM.replace(axes=(Axis(3, 5000),)),
-    "taps unset": PROBLEM.replace(
+    "set the gradient of taps": PROBLEM.replace(
         direction=Direction.WEIGHT_GRAD, axes=(fitted(2, 3, 3, 2, 3, 2),)
     ),
 }
