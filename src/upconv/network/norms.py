@@ -50,8 +50,8 @@ def steps(operation: Norm, outputs: Arrays, inputs: Arrays, target: Target) -> l
 
 
 class _Plan(NamedTuple):
-    """How to normalize an image in rows of `columns` columns: parts to sum, sums to merge, means to
-    compute, pieces of the chain and, if possible, units that combine all of these."""
+    """The steps that normalize an image in rows of `columns` columns: parts to sum, sums to merge,
+    means to compute, pieces of the chain and, if possible, units that combine all of these."""
 
     columns: int
     row_bytes: int

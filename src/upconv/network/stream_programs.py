@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 class Streamed:
-    """What a stream and its copies share: the schedule, kernels and programs.
+    """The state that a stream and its copies share: the schedule, kernels and programs.
 
     shapes: each input's (N, C, *size), with the chunk's length along `axis`. outside: the dtype of
     chunks and results.

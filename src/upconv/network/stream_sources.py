@@ -24,7 +24,7 @@ _MAX_OPENED = 8
 
 
 class Source:
-    """What a stream and its copies share before the batch and the chunk length are known.
+    """The state that a stream and its copies share before the batch and the chunk length are known.
 
     shapes: the input shapes by name, with None for the stream's axis and for an open batch.
     opening: makes the schedule and programs for inputs of known shapes. chunk: the length for which

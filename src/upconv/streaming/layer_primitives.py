@@ -119,7 +119,8 @@ def chain_of(epilogue: Epilogue) -> Chain:
 
 
 class Layer:
-    """What a stream and its copies share: the problem, the weight, the primitives for windows."""
+    """The state that a stream and its copies share: the problem, the weight, the primitives for
+    windows."""
 
     def __init__(
         self,

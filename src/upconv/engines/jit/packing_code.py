@@ -223,7 +223,7 @@ class _PairSquare(NamedTuple):
 
     @property
     def _numbers(self) -> int:
-        """How many numbers are read together: a row's, or those of one channel in it."""
+        """The count of numbers that are read together: a row's, or one channel's."""
         return self.lanes * (2 if self.few else 1)
 
     def _columns(self) -> list[tuple[int, int]]:

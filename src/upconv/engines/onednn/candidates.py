@@ -162,7 +162,7 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """What upconv asks the library for: the arguments of a request for a descriptor.
+    """The arguments of a request to the library for a descriptor.
 
     `complete`: NumPy has nothing left to do. `adds`: the library adds to the result's old values.
     """

@@ -50,7 +50,7 @@ class Parameter:
 
     @property
     def grad_req(self) -> str:
-        """What happens to the gradient: null, write or add."""
+        """The treatment of the gradient: null, write or add."""
         return self._grad_req
 
     @grad_req.setter

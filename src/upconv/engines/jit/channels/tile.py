@@ -74,7 +74,7 @@ class ChannelTile:
 
     @property
     def numbers(self) -> int:
-        """How many points' numbers are read at once: a power of two, because other masks are slow
+        """The number of points that are read at once: a power of two, because other masks are slow
         without mask registers. Tables continue after the last point."""
         return 1 << (self.points - 1).bit_length()
 

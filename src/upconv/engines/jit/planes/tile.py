@@ -99,7 +99,7 @@ class PlaneTile(NamedTuple):
 
     @property
     def back(self) -> tuple[int, ...]:
-        """How many results before a tile's first one each of a row's shifts reads."""
+        """The results before a tile's first one that each of a row's shifts reads."""
         return tuple(-(-shift // self.steps[1]) for shift in self.shifts[1])
 
     @property

@@ -85,7 +85,7 @@ class Schedule:
 
     @property
     def lanes(self) -> int:
-        """How many numbers a position has in memory, in one group."""
+        """The count of numbers of a position in memory, in one group."""
         return self.merging.lanes if self.merging else self.inputs * PAIRS
 
     @property

@@ -64,7 +64,8 @@ class Plan:
 
     @property
     def held(self) -> tuple[int, int]:
-        """How many panels of x and g a thread packs: all rows' (one if depthwise), one of lanes."""
+        """The numbers of panels of x and g that a thread packs: all rows' (one if depthwise), one
+        of lanes."""
         x, g = self.sided(1 if self.sides.tile.depthwise else self.sides.row_blocks, 1)
         return 0 if self.in_place[0] else x, 0 if self.in_place[1] else g
 

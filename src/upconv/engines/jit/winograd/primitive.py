@@ -51,7 +51,7 @@ class WinogradWeight:
 
 
 class WinogradClass:
-    """What primitives of all sizes share: code, and the orders of weights and biases."""
+    """Code and orders of weights and biases, which primitives of all sizes share."""
 
     def __init__(
         self, form: Form, epilogue: ActivationEpilogue, finish: Finish, transposed: bool
