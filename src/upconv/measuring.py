@@ -8,8 +8,7 @@
    lower bound wins; without one, the baseline stays.
 4. Rounds end early if the choice is clear (`is_clear`).
 
-The result states why each other way was not chosen.
-"""
+The result says why each other way was not chosen."""
 
 from __future__ import annotations
 
@@ -296,12 +295,12 @@ def choose(
             times[ways[i].name] = undisturbed(samples if i else rounds.first)
             ratios[ways[i].name] = [Ratio.between(rounds.samples[0], samples, rounds.again)]
     ratios.pop(ways[0].name, None)
-    short = ""
-    if len(rounds.again) < LEAST_ROUNDS:
-        short = f"there was time for {len(rounds.again)} rounds; {LEAST_ROUNDS} are needed"
+    count, short = len(rounds.again), ""
+    if count < LEAST_ROUNDS:
+        short = f"there was time for {count} rounds; {LEAST_ROUNDS} are needed"
         name, others = ways[0].name, {ways[i].name: short for i in timed if i}
     else:
-        name, others = decide(ways[0].name, ratios, required_gain(len(rounds.again)))
+        name, others = decide(ways[0].name, ratios, required_gain(count))
     whys |= others
     outcomes = (
         Outcome(n, times.get(n), next(iter(ratios.get(n, ())), None), whys.get(n, ""))

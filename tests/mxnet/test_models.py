@@ -371,8 +371,8 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("args", "says"),
         [
-            (("run", *files("vocoder")), b"there is no mel; the inputs are mel (N, 10, W)"),
-            (("to-onnx", *files("vocoder")), b"there is no mel; the inputs are mel (N, 10, W)"),
+            (("run", *files("vocoder")), b"or shape for mel; the inputs are mel (N, 10, W)"),
+            (("to-onnx", *files("vocoder")), b"or shape for mel; the inputs are mel (N, 10, W)"),
             (("to-onnx", *files("fcn"), "--input-shape", "data:1,3,H,W"), b"depends on H, W"),
             (("to-onnx", *files("vocoder"), "--input-shape", "mel:N,?,T"), b"expected integers"),
             (("run", *files("vocoder"), "--input-shape", "mel:N,10,9"), b"expected integers"),

@@ -92,7 +92,7 @@ def test_decisions_that_do_not_fit_are_refused(saved: Path, tmp_path: Path) -> N
     with pytest.raises(ArgumentError, match=r"with 'no_such_pass'; expected .*sub_pixel"):
         optimized(saved)
     saved.write_text(json.dumps(right | {"host": "openvino"}))
-    with pytest.raises(FileError, match="of 'openvino'; expected one of onnxruntime"):
+    with pytest.raises(FileError, match="for 'openvino'; expected one for onnxruntime"):
         optimized(saved)
     with pytest.raises(FileError, match="There is no file"):
         optimized(tmp_path / "none.json")

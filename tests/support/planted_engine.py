@@ -2,7 +2,7 @@
 
 import pytest
 
-from upconv.engines import ENGINES, _made
+from upconv.engines import ENGINES, _instances
 from upconv.engines.reference import ReferenceEngine, ReferencePrimitive
 from upconv.errors import EngineMissing
 
@@ -45,4 +45,4 @@ def plant(monkeypatch, fresh_cache):
     yield planted
     ENGINES.clear()
     ENGINES.update(others)
-    _made.pop(place, None)
+    _instances.pop(place, None)
