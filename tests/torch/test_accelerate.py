@@ -266,8 +266,7 @@ def test_a_model_that_is_not_faster_is_given_back(seconds, undecided, monkeypatc
     assert "forward" not in vars(model)
     assert {row.by for row in ut.report(model).rows} == {"PyTorch"}
     line = str(ut.report(model)).splitlines()[-1]
-    words = undecided or "it is not faster with upconv"
-    assert line == f"PyTorch runs the model as it is: {words}."
+    assert line.startswith(f"PyTorch runs the model as it is: {undecided}")
 
 
 def test_a_report_says_that_the_runs_were_spent(monkeypatch) -> None:

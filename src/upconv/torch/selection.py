@@ -263,7 +263,7 @@ class Selection:
             Row(f"{count} other operations", "", PYTORCH, 0, why=why)
             for why, count in self.left.most_common(_MAX_REASONS)
         ]
-        why = self.why or choice.undecided or "it is not faster with upconv"
+        why = choice.undecided or self.why or "it is not faster with upconv"
         if any(row.by == "upconv" for row in (*self.parts, *self.rows.values())):
             why = ""
         best = choice.best
