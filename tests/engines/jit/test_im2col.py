@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from upconv import testing
 from upconv.engine_choice import Algorithm, choose
 from upconv.engines import load
 from upconv.engines.base import Eligible
+from upconv.engines.jit import cpu
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import host, target
 from upconv.engines.jit.im2col import candidates, code
@@ -169,14 +171,27 @@ def taken(problem: Problem, *, once: bool, algorithm: Algorithm = Algorithm.DIRE
     return choose(problem, "jit", 2, algorithm, once=once).variant
 
 
-def test_it_is_taken_for_one_call_with_a_large_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[(1 << 15, 1 << 19), (48 << 10, 2 << 20)], ids=["Zen 3", "Xeon"])
+def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """AVX2 beside caches of these sizes, whatever the host has."""
     monkeypatch.setenv("UPCONV_JIT_CPU", "haswell")
+    monkeypatch.setattr(cpu, "_caches", lambda: (*request.param, 32 << 20))
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
+    cpu._host.cache_clear()
     upconv.cache_clear()
+
+
+@pytest.mark.usefixtures("forced")
+def test_it_is_taken_for_one_call_with_a_large_weight() -> None:
     assert taken(deep(4), once=True) == IM2COL
     assert taken(deep(4), once=True, algorithm=Algorithm.AUTO) == IM2COL
     assert taken(deep(4), once=False) == ""
     assert taken(deep(40), once=True) == ""
-    upconv.cache_clear()
 
 
 def test_the_table_says_that_it_is_for_one_call() -> None:
