@@ -19,7 +19,7 @@ from ..packing_code import report_nonfinite
 from ..values import BYTES, I64, LINE, PTR, Value, vector
 
 ARGUMENTS = ArgumentLayout(
-    walk.NUMBERS + "x* y* w* bias* panels* places*"
+    walk.NUMBERS + "x* y* w* bias* panels* positions*"
     " x_image x_channel y_image y_channel"
     " channels taps"  # in a row of a group's weight: reduced channels, and taps of all axes
     " chunk"  # numbers that are multiplied before the next rows
@@ -30,7 +30,7 @@ PANEL, ROWS = record("panel first count dense"), record("group first last count"
 """Jobs: a panel of `count` positions, from number `first` on, whose results are adjacent if it is
 `dense`; some tiles of weight rows, from row `first` on. The last tile begins at row `last`, so that
 it is full, and may compute some rows again."""
-PLACE = record("image y reads")
+POSITION = record("image y reads")
 """A position: its image, its result's byte offset there, and the address of a table with its
 inputs' byte offsets, one per tap; -1 if a tap reads no input."""
 
@@ -62,9 +62,9 @@ def gather_code(module: Module, element: str, width: int, channels_last: bool, c
         images, tables, zero = f.scratch(8 * width), f.scratch(8 * width), f.scratch(LINE)
         f.store(f.constant(element, 0), zero)
         with f.loop(0, width) as lane:
-            place = Record.of(f, a["places"], panel["first"] + lane.index, PLACE)
-            f.store(x + place["image"] * a["x_image"], f.at(images, lane.index, I64))
-            f.store(place["reads"], f.at(tables, lane.index, I64))
+            position = Record.of(f, a["positions"], panel["first"] + lane.index, POSITION)
+            f.store(x + position["image"] * a["x_image"], f.at(images, lane.index, I64))
+            f.store(position["reads"], f.at(tables, lane.index, I64))
 
         def copy(tap: Value, to: Value) -> None:
             read = f.word(reads, tap)
@@ -172,11 +172,11 @@ def _emit_results(
     f: Function, a: Arguments, tile: Tile, panel: Record, first: Value, sums: Value
 ) -> None:
     """Store a tile's results, and set `bad` if one is not finite."""
-    places = a["places"] + panel["first"] * PLACE.itemsize
+    positions = a["positions"] + panel["first"] * POSITION.itemsize
     y, count, width = a["y"] + first * a["y_channel"], panel["count"], tile.width
     kind, is_dense = vector(tile.element, tile.lanes), panel["dense"] > 0
-    place = Record.of(f, places, f.integer(0), PLACE)
-    start = place["image"] * a["y_image"] + place["y"]
+    position = Record.of(f, positions, f.integer(0), POSITION)
+    start = position["image"] * a["y_image"] + position["y"]
     with f.loop(0, tile.rows, carried=[y, sums, f.constant(kind, 0)]) as row:
         to, here, probe = row.carried
         dense = to + start
@@ -186,9 +186,9 @@ def _emit_results(
             with f.when(is_dense):
                 f.store_below(value, f.at(dense, v, tile.element), count - v)
         with f.unless(is_dense), f.loop(0, count) as lane:
-            place = Record.of(f, places, lane.index, PLACE)
+            position = Record.of(f, positions, lane.index, POSITION)
             value = f.load(tile.element, f.at(here, lane.index, tile.element))
-            f.store(value, to + (place["image"] * a["y_image"] + place["y"]))
+            f.store(value, to + (position["image"] * a["y_image"] + position["y"]))
         row.next([to + a["y_channel"], here + width * BYTES[tile.element], probe])
     *_, probe = row.results
     report_nonfinite(f, probe, a.address("bad"))

@@ -23,7 +23,7 @@ from ..packing import aligned
 from ..steps import Launch
 from ..values import LINE
 from .candidates import Plan, depth_of, plan_of, positions_of, predicted_cycles, taps_of
-from .code import ARGUMENTS, PANEL, PLACE, ROWS, gather_code, products_code
+from .code import ARGUMENTS, PANEL, POSITION, ROWS, gather_code, products_code
 
 
 class Im2col(Kernel):
@@ -57,7 +57,7 @@ class Im2col(Kernel):
         self.workspace_bytes = self._panels_bytes + plan.threads * part
         blocks = Blocks(ARGUMENTS.block(
             phases=listed.ctypes.data, phase_count=len(listed), part=part,
-            places=tables["places"].ctypes.data, channels=correlation.reduced // groups,
+            positions=tables["positions"].ctypes.data, channels=correlation.reduced // groups,
             taps=prod(taps_of(correlation)), chunk=plan.chunk, group_bytes=group_bytes,
             panel_bytes=panel_bytes, w_row=correlation.weight_strides[2] * item,
         ))  # fmt: skip
@@ -117,14 +117,14 @@ def _tables(correlation: Correlation, plan: Plan) -> dict[str, Table]:
     inside, count, width = len(reads), positions_of(correlation), plan.tile.width
     first = np.arange(0, count, width)
     sizes = np.minimum(width, count - first)
-    places = filled(PLACE, len(first) * width, reads=none.ctypes.data)
-    number, taken = np.arange(count), places[:count]
+    positions = filled(POSITION, len(first) * width, reads=none.ctypes.data)
+    number, taken = np.arange(count), positions[:count]
     taken["image"], taken["y"] = number // inside, number % inside * y_step
     taken["reads"] = reads.ctypes.data + number % inside * reads.strides[0]
     tiles = -(-channels // plan.tile.rows)
     start, group = np.arange(0, tiles, plan.tiles), np.arange(correlation.groups)[:, None]
     return {
-        "reads": reads, "none": none, "places": places,
+        "reads": reads, "none": none, "positions": positions,
         "panels": filled(
             PANEL, len(first), panel=np.arange(len(first)), first=first,
             count=sizes, dense=channels_first & (first // inside == (first + sizes - 1) // inside),
