@@ -27,7 +27,7 @@ from upconv.geometry import Axis
 
 SIZES, KERNELS, STRIDES, DILATIONS = range(1, 17), range(1, 10), range(1, 7), range(1, 5)
 PADDINGS = range(-8, 13)
-MOST_EXTRA = 8
+MAX_EXTRA = 8
 _PROBED = (200, 177)
 """Sizes at which rows are computed, large enough for every probed crop."""
 
@@ -247,7 +247,7 @@ def export() -> dict[str, Any]:
     return {
         "ranges": {name: [values[0], values[-1]] for name, values in ranges.items()},
         "paddings": [PADDINGS[0], PADDINGS[-1]],
-        "most_extra": MOST_EXTRA,
+        "most_extra": MAX_EXTRA,
         "modes": modes,
         "rows": kept,
     }
@@ -258,7 +258,7 @@ def _row(mode: Mode, read: Reader, k: int, s: int, d: int) -> dict[str, Any]:
         cuts = range(Axis(SIZES[-1], KERNELS[-1], STRIDES[-1], DILATIONS[-1]).full)
         tried = [_crops(read, k, s, d, cut=cut) for cut in cuts]
     elif "extra" in mode.words:
-        tried = [_crops(read, k, s, d, extra=extra) for extra in range(MOST_EXTRA + 1)]
+        tried = [_crops(read, k, s, d, extra=extra) for extra in range(MAX_EXTRA + 1)]
     else:
         tried = [_crops(read, k, s, d)]
     refusals = [found for found in tried if isinstance(found, str)]

@@ -25,7 +25,7 @@ LIMIT = 1 << 48
 """Upper bound of every size, kernel, stride, dilation and crop. An extent times an element size
 then fits in 64 bits. No real array has 2**48 elements."""
 
-_MOST_ENTRIES = 128
+_MAX_ENTRIES = 128
 _ONE_EACH = "One int stands for all axes."
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -37,9 +37,9 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
         return value
     if isinstance(value, str):
         return str.__str__(value)  # str() of a string enum's member would give its name
-    if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_ENTRIES:
+    if isinstance(value, np.ndarray) and value.ndim and value.size <= _MAX_ENTRIES:
         value = value.tolist()
-    if isinstance(value, list | tuple) and len(value) > _MOST_ENTRIES:
+    if isinstance(value, list | tuple) and len(value) > _MAX_ENTRIES:
         got, expected = f"{len(value)} values", "an int, or one int per spatial axis"
         raise ArgumentError(argument, got, expected, _ONE_EACH)
     if isinstance(value, list | tuple) and depth:
@@ -109,7 +109,7 @@ def integer_variable(variable: str, low: int, high: int) -> int | None:
 
 def _is_frozen(value: object) -> bool:
     """Return whether `value` is a tuple of ints, or of tuples of ints: the most frequent forms."""
-    if type(value) is not tuple or len(value) > _MOST_ENTRIES:
+    if type(value) is not tuple or len(value) > _MAX_ENTRIES:
         return False
     for entry in value:
         if type(entry) is not int and not (type(entry) is tuple and _only_integers(entry)):
@@ -121,7 +121,7 @@ def _only_integers(entries: tuple[object, ...]) -> bool:
     for entry in entries:
         if type(entry) is not int:
             return False
-    return len(entries) <= _MOST_ENTRIES
+    return len(entries) <= _MAX_ENTRIES
 
 
 def boolean(argument: str, value: object) -> bool:

@@ -290,11 +290,11 @@ def variants(
     auto = algorithm is Algorithm.AUTO
     rated = candidates(engine, problem, threads, every=True)
     tiles = (c for c in rated if c.winograd and c.possible and (c.exact or not auto))
-    names = tuple(c.variant for c in sorted(tiles, key=lambda c: c.cycles)[:_MOST_TILES])
+    names = tuple(c.variant for c in sorted(tiles, key=lambda c: c.cycles)[:_MAX_TILES])
     return (*direct, *names) if auto else names
 
 
-_MOST_TILES = 6  # three axes have about sixty choices; the cost model rules out most of them
+_MAX_TILES = 6  # three axes have about sixty choices; the cost model rules out most of them
 
 
 def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) -> str:

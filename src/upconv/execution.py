@@ -198,7 +198,7 @@ def _engine_on(engine: str | Engine | None, operand: DeviceArray) -> Engine:
 
 
 Rule = Callable[..., Signature]
-_MOST_CALLS = 4096
+_MAX_CALLS = 4096
 
 
 def prepared(
@@ -278,7 +278,7 @@ def engine_key(engine: object) -> Hashable:
 def remember(key: Hashable, call: object) -> None:
     """Store a prepared call; a full table is cleared, since so many calls are seldom repeated."""
     calls = shared_cache().calls
-    if len(calls) >= _MOST_CALLS:
+    if len(calls) >= _MAX_CALLS:
         calls.clear()
     calls[key] = call
 

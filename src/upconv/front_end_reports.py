@@ -32,7 +32,7 @@ Condition = str | int
 Content = TypeVar("Content")
 
 _FORMAT, _VERSION = "upconv report", 2
-_MOST_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26
 _SUM = "sha256"
 HEADINGS = ("layer", "kind", "layers", "computed by", "before", "after", "faster", "why")
 
@@ -227,7 +227,7 @@ def _record(path: FilePath) -> dict[str, Any]:
     """Return the JSON object of a saved report, without its format and version."""
     name = _name(path)
     with reported(name, "read"), opened(Path(name)) as file:
-        data = file.read(_MOST_BYTES)
+        data = file.read(_MAX_BYTES)
     try:
         record = json.loads(data)
         checksum = record.pop(_SUM, None) if isinstance(record, dict) else None

@@ -43,7 +43,7 @@ _ALIKE, _NARROW = 1.03, 1.25
 _RESAMPLES = 1000
 
 
-LEAST_ROUNDS = 3
+MIN_ROUNDS = 3
 """With fewer rounds, a single stall of a busy machine could decide."""
 
 NO_TIME = "no time was left"
@@ -296,8 +296,8 @@ def choose(
             ratios[ways[i].name] = [Ratio.between(rounds.samples[0], samples, rounds.again)]
     ratios.pop(ways[0].name, None)
     count, short = len(rounds.again), ""
-    if count < LEAST_ROUNDS:
-        short = f"there was time for {count} rounds; {LEAST_ROUNDS} are needed"
+    if count < MIN_ROUNDS:
+        short = f"there was time for {count} rounds; {MIN_ROUNDS} are needed"
         name, others = ways[0].name, {ways[i].name: short for i in timed if i}
     else:
         name, others = decide(ways[0].name, ratios, required_gain(count))

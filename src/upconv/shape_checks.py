@@ -30,7 +30,7 @@ from .problem import NO_EPILOGUE, TF32, DataLayout, Direction, Epilogue, Problem
 
 Shape = tuple[int, ...]
 
-_MOST_BYTES = 1 << 62
+_MAX_BYTES = 1 << 62
 _GROUPS = "Groups are equal blocks of channels; use 1 for an ordinary layer."
 
 
@@ -49,7 +49,7 @@ class Signature(NamedTuple):
         An empty result has 0 bytes, unless its other extents are too large for any array.
         """
         span = problem.dtype.itemsize * prod(max(1, size) for size in shape)
-        nbytes = span if all(shape) or span > _MOST_BYTES else 0
+        nbytes = span if all(shape) or span > _MAX_BYTES else 0
         return cls(problem, shape, nbytes, batched)
 
     @classmethod

@@ -19,9 +19,9 @@ from pathlib import Path
 Call = Callable[[], object]
 
 _SAMPLE_SECONDS = 0.02
-_FEWEST_CALLS, _MOST_CALLS = 3, 200
+_FEWEST_CALLS, _MAX_CALLS = 3, 200
 _LONG = 0.15  # seconds; a longer call needs no warm-up, and one run is a sample
-_MOST_ROUNDS = 200
+_MAX_ROUNDS = 200
 _ENOUGH_ROUNDS = 15
 FEWEST_ROUNDS = 5
 PATIENCE = 3.0
@@ -173,7 +173,7 @@ def sampled(
     length = min(_SAMPLE_SECONDS, bounds.seconds / FEWEST_ROUNDS)
     begin, executed, round_calls = time.perf_counter(), 0, 1
     pair = 2 if (bounds.calls or 0) >= 2 * _TRIED * (len(calls) + 1) else 1
-    for done in range(_MOST_ROUNDS if calls else 0):
+    for done in range(_MAX_ROUNDS if calls else 0):
         if bounds.over(done, executed + round_calls - 1, begin):
             break
         round_calls = -executed
@@ -183,7 +183,7 @@ def sampled(
             if bounds.over(done, executed, begin):
                 return Rounds(samples, again)
             prepare(i)
-            most = _MOST_CALLS if bounds.calls is None else min(pair, bounds.calls - executed)
+            most = _MAX_CALLS if bounds.calls is None else min(pair, bounds.calls - executed)
             rest()
             seconds, count = sample(calls[i], length, most)
             series.append(seconds)
@@ -199,7 +199,7 @@ def sampled(
 
 
 def sample(
-    call: Call, length: float, most: int = _MOST_CALLS, fewest: int = _FEWEST_CALLS
+    call: Call, length: float, most: int = _MAX_CALLS, fewest: int = _FEWEST_CALLS
 ) -> tuple[float, int]:
     """Return the time of the fastest call within `length` seconds, and the number of calls.
 

@@ -194,7 +194,7 @@ def test_what_stops_a_write_leaves_nothing(folder, monkeypatch, error):
 
 
 def test_the_oldest_files_are_deleted(folder, monkeypatch):
-    monkeypatch.setattr(code_files, "_MOST_BYTES", 10 * (len(CODE) + 32))
+    monkeypatch.setattr(code_files, "_MAX_BYTES", 10 * (len(CODE) + 32))
     names = [f"{number:064x}" for number in range(40)]  # all begin with 00
     code_files.write(names[0], CODE)
     (folder / "a folder").mkdir()

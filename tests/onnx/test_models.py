@@ -281,7 +281,7 @@ def test_deep_nesting_is_refused_and_shallow_kept(tmp_path: Path) -> None:
 def test_huge_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = parsed("{ a = Neg(x) b = Neg(a) y = Neg(b) }")
     from_model(nodes)
-    monkeypatch.setattr(checker, "MOST_NODES", 2)
+    monkeypatch.setattr(checker, "MAX_NODES", 2)
     with pytest.raises(ModelError, match="has 3 nodes; expected at most 2"):
         from_model(nodes)
 

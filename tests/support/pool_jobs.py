@@ -13,14 +13,14 @@ from upconv.engines.jit.values import I64, PTR
 
 PATIENCE = 200_000_000  # iterations of `meet`: seconds, which only a failure takes
 TAKEN, COUNT, TURNS, CALLS, FLAG, MET = 0, 8, 16, 128, 256, 384
-STACKS, MOST_CALLS = 512, 64
-RESULTS = STACKS + 8 * MOST_CALLS
+STACKS, MAX_CALLS = 512, 64
+RESULTS = STACKS + 8 * MAX_CALLS
 
 
 def _enter(f):
     """Emit code that counts the call and stores a stack address, which identifies the thread."""
     call = f.take(f["work"] + CALLS)
-    with f.when(call < MOST_CALLS):
+    with f.when(call < MAX_CALLS):
         stack = f.convert("ptrtoint", f.scratch(8), I64)
         f.store(stack, f.at(f["work"] + STACKS, call, I64))
 
@@ -104,7 +104,7 @@ class Work:
         results = self.words[RESULTS // 8 :]
         assert np.array_equal(results, self.expected), np.flatnonzero(results != self.expected)
         assert 1 <= self.calls <= threads
-        stacks = np.sort(self.words[STACKS // 8 :][: min(self.calls, MOST_CALLS)])
+        stacks = np.sort(self.words[STACKS // 8 :][: min(self.calls, MAX_CALLS)])
         assert (np.diff(stacks) > 1 << 14).all(), "one thread was called twice"
 
     def raise_flag(self) -> None:

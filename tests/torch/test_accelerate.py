@@ -304,7 +304,7 @@ def ticking(clock, seconds):
 def test_the_model_runs_at_most_thirty_times(count, captured, clock, monkeypatch) -> None:
     if not captured:
         monkeypatch.setattr(Forward, "capture", unwatchable)
-    budget = trials.Budget(10_000.0, selection.MOST_RUNS, lambda *_: None)
+    budget = trials.Budget(10_000.0, selection.MAX_RUNS, lambda *_: None)
     monkeypatch.setattr(acceleration, "Budget", lambda *_: budget)
     inputs = [torch.randn(n, 6, 1, 1) for n in range(1, count + 1)]
     ut.accelerate(ticking(clock, 0.01), inputs)

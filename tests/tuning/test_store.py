@@ -194,7 +194,7 @@ def test_a_lock_that_is_held_for_long_is_not_waited_for_longer(
 
 
 def test_the_oldest_go_beyond_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MOST_RECORDS", 3)
+    monkeypatch.setattr(store, "_MAX_RECORDS", 3)
     kept = TuningStore(path)
     for key in "abcad":  # a is measured again, so b is the oldest
         kept.remember("winners", key, GOOD)

@@ -30,7 +30,7 @@ with suppress(ImportError):
 _DIGEST_BYTES = 32
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _NAMES = re.compile(r"[0-9a-f]{64}(\.\d+\.\d+)?")
-_MOST_BYTES = 32 << 20  # above this total, the oldest files are deleted, down to 3/4 of it
+_MAX_BYTES = 32 << 20  # above this total, the oldest files are deleted, down to 3/4 of it
 
 
 def code_directory() -> Path | None:
@@ -109,12 +109,12 @@ def _delete_oldest(folder: Path) -> None:
     """Delete the folder's oldest files if it has become too large."""
     files = sorted(_files(folder), key=lambda each: each[1].st_mtime)
     nbytes = sum(facts.st_size for _, facts in files)
-    if nbytes <= _MOST_BYTES:
+    if nbytes <= _MAX_BYTES:
         return
     for path, facts in files:
         path.unlink(missing_ok=True)
         nbytes -= facts.st_size
-        if nbytes <= _MOST_BYTES * 3 // 4:
+        if nbytes <= _MAX_BYTES * 3 // 4:
             return
 
 

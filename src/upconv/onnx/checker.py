@@ -1,6 +1,6 @@
 """Checks of a model: ONNX's own checker, and checks that it leaves to its callers.
 
-1. A model has opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, and no cycle.
+1. A model has opset 13 and IR version 4 or later, at most `MAX_NODES` nodes, and no cycle.
 2. ONNX's checker accepts it. That checker refuses three things that runtimes accept, and that are
    allowed here: operators that ONNX does not define (TensorRT's plugins are in ONNX's domain);
    inputs and outputs without a declared type or shape; data outside the model (see `models`).
@@ -21,7 +21,7 @@ from .graphs import named, roots, values
 OLDEST_OPSET = 13
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 OLDEST_IR_VERSION = 4
-MOST_NODES = 250_000
+MAX_NODES = 250_000
 
 _UNDEFINED = "upconv.undefined"
 
@@ -30,8 +30,8 @@ def require_sound(model: ir.Model) -> None:
     """Raise `ModelError` unless the model is valid ONNX; sort nodes that are out of order."""
     _require_versions(model)
     nodes = [node for body in roots(model) for node in body.all_nodes()]
-    if len(nodes) > MOST_NODES:
-        raise ModelError(f"It has {len(nodes)} nodes; expected at most {MOST_NODES}.")
+    if len(nodes) > MAX_NODES:
+        raise ModelError(f"It has {len(nodes)} nodes; expected at most {MAX_NODES}.")
     for body in roots(model):
         try:
             body.sort()

@@ -34,8 +34,8 @@ from .checker import require_sound
 from .constants import fold
 from .graphs import DEFAULT_DOMAINS, graphs, named, roots
 
-MOST_BYTES = (1 << 31) - 1  # of one protobuf message
-INLINE_BYTES = MOST_BYTES - (64 << 20)
+MAX_BYTES = (1 << 31) - 1  # of one protobuf message
+INLINE_BYTES = MAX_BYTES - (64 << 20)
 """Maximum bytes of weights in one file; the rest of the message is for the graph."""
 
 SMALL = 1024  # bytes: the checker and shape inference may read the values of such tensors
@@ -60,10 +60,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         full = Path(name).absolute()
         with opened(full) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
-                raise FileError(f"{brief(str(full))} has {size} bytes; the limit is {MOST_BYTES}.")
+            if size > MAX_BYTES:
+                raise FileError(f"{brief(str(full))} has {size} bytes; the limit is {MAX_BYTES}.")
             memory.require(3 * size, f"the model {brief(str(full))}")  # bytes, message, model
-            data = file.read(MOST_BYTES)
+            data = file.read(MAX_BYTES)
     with _named(brief(name)):
         return _read(data, full)
 
@@ -159,8 +159,8 @@ def _unwrapped(model: Any) -> ir.Model:
 
 
 def _inside(model: ir.Model) -> ModelProto:
-    if (size := nbytes(model)) > MOST_BYTES:
-        raise ModelError(f"It has {size} bytes of weights; protobuf holds {MOST_BYTES}.")
+    if (size := nbytes(model)) > MAX_BYTES:
+        raise ModelError(f"It has {size} bytes of weights; protobuf holds {MAX_BYTES}.")
     copy = model.clone()
     for graph in graphs(copy):
         for value in graph.initializers.values():
@@ -235,7 +235,7 @@ def _checked(model: ir.Model, path: Path | None) -> ir.Model:
             for name, attribute in list(node.attributes.items()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     with _named(f"The tensor {name} of {brief(named(node))}"):
-                        tensor = _checked_tensor(attribute.as_tensor(), path, files, MOST_BYTES)
+                        tensor = _checked_tensor(attribute.as_tensor(), path, files, MAX_BYTES)
                         node.attributes[name] = ir.AttrTensor(name, tensor)
     require_sound(model)
     fold(model)
@@ -247,7 +247,7 @@ def _bytes(proto: ModelProto) -> bytes:
     try:
         data: bytes = proto.SerializeToString()
     except EncodeError:
-        raise ModelError(f"It has more than {MOST_BYTES} bytes, or is nested too deeply.") from None
+        raise ModelError(f"It has more than {MAX_BYTES} bytes, or is nested too deeply.") from None
     return data
 
 

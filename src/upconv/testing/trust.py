@@ -7,7 +7,7 @@ import numpy as np
 from ..arrays import Array
 
 _SAMPLE = 4096
-_MOST_ALIKE = 0.75
+_MAX_ALIKE = 0.75
 
 
 def mistrusted(result: Array) -> bool:
@@ -24,4 +24,4 @@ def mistrusted(result: Array) -> bool:
         return True
     sample = result.reshape(-1)[:: -(-result.size // _SAMPLE)].astype(np.float64)
     _, counts = np.unique(sample, return_counts=True)
-    return len(sample) > 1 and bool(counts.max() > _MOST_ALIKE * len(sample))
+    return len(sample) > 1 and bool(counts.max() > _MAX_ALIKE * len(sample))

@@ -23,7 +23,7 @@ from ..terminal import Progress, shown
 from ..timing import Others
 from . import swaps
 from .forwards import Forward
-from .selection import MOST_RUNS, PYTORCH, Selection, install, set_forward
+from .selection import MAX_RUNS, PYTORCH, Selection, install, set_forward
 from .swaps import Candidate
 from .tensors import thread_count
 from .trials import Budget, Example
@@ -105,7 +105,7 @@ def accelerate(
             install(model, layers, Forward(model, refused, slower), saved)
             return model
     with shown(progress) as say:
-        budget, others = Budget(time.perf_counter() + seconds, MOST_RUNS, say), Others()
+        budget, others = Budget(time.perf_counter() + seconds, MAX_RUNS, say), Others()
         try:
             with _preserved_state(model):
                 selection = Selection(model, layers, refused, examples, budget)
@@ -160,7 +160,7 @@ def _examples(example_inputs: Any) -> list[Example]:
     inputs = example_inputs if isinstance(example_inputs, list) else [example_inputs]
     if not 0 < len(inputs) <= _MAX_EXAMPLES:
         got = f"a list of {len(inputs)}" if inputs else "an empty list"
-        remedy = f"The model runs at most {MOST_RUNS} times."
+        remedy = f"The model runs at most {MAX_RUNS} times."
         raise ArgumentError("example_inputs", got, f"1 to {_MAX_EXAMPLES} inputs", remedy)
     calls = [call if isinstance(call, (dict, tuple)) else (call,) for call in inputs]
     for given, call in zip(inputs, calls, strict=True):

@@ -32,7 +32,7 @@ from .trials import Budget, Example, Verdict
 
 PYTORCH, PARTS, LAYERS = "PyTorch", "parts", "layers"
 
-MOST_RUNS = 30
+MAX_RUNS = 30
 """Maximum number of inference runs of the model, and of training steps."""
 
 _LONG, _RUNS_OF_CHOICE = 0.15, (20, 11)
@@ -79,7 +79,7 @@ class Selection:
         for layer in self._selected if choice.name == LAYERS else ():
             self._change(layer, inference=True)
         if training:
-            self.budget.runs = MOST_RUNS
+            self.budget.runs = MAX_RUNS
             self._measure_training()
         return self._report(choice)
 
@@ -139,7 +139,7 @@ class Selection:
         table = trials.measured(self.model, self.layers, self.timed, self.budget, rounds)
         for layer, samples in table.items():
             if rounds < 1:
-                samples.why = samples.why or f"too few of the model's {MOST_RUNS} runs were left"
+                samples.why = samples.why or f"too few of the model's {MAX_RUNS} runs were left"
             verdict = samples.verdict()
             self.rows[layer] = replace(self.rows[layer], **verdict._asdict())
             if not verdict.why:

@@ -27,7 +27,7 @@ Record = dict[str, str | float]
 _APPLICATION = 0x7570636F
 """SQLite's `application_id` in files of this store."""
 
-_MOST_RECORDS = 1024
+_MAX_RECORDS = 1024
 _LOCK_SECONDS = 10.0  # each lock holder writes to disk, which can be slow on a busy machine
 
 _REMEDY = "measurements are lost when this process ends. Move it, or set UPCONV_TUNING_FILE"
@@ -82,7 +82,7 @@ class TuningStore:
 
         self._own[section, key] = dict(record)
         values = section, key, json.dumps(record, allow_nan=False)
-        self._run("written", (_INSERT, values), (_BOUND, (section, section, _MOST_RECORDS)))
+        self._run("written", (_INSERT, values), (_BOUND, (section, section, _MAX_RECORDS)))
 
     def clear(self) -> None:
         """Delete all records, in this process and in the file."""

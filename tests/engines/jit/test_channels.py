@@ -70,7 +70,7 @@ def test_every_case_channels_last_in_blocks(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables of where points lie are made for some of them."""
-    monkeypatch.setattr(channels_module, "_MOST_POINTS", 4)
+    monkeypatch.setattr(channels_module, "_MAX_POINTS", 4)
     testing.check(ENGINE, problem, threads=2)
 
 

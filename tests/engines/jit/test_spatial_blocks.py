@@ -76,7 +76,7 @@ def test_it_changes_no_bit_who_computes_a_block(
     given = testing.operands(laid)
     results = set()
     for busy, by_thread in ((0.0, True), (2.0, False)):
-        monkeypatch.setattr(blocks, "_LEAST_BUSY", busy)
+        monkeypatch.setattr(blocks, "_MIN_BUSY", busy)
         kernel: Any = engine.kernel(laid, 2)
         listed = kernel._spatial if isinstance(kernel._spatial, list) else [kernel._spatial]
         assert all(len(each.blocks) > 1 for each in listed)

@@ -29,9 +29,9 @@ from .operation import Convolution, cannot
 from .primitive import primitive, variants
 
 _DEFAULT_WORKSPACE = 1024  # MiB, as in MXNet
-_MOST_PLANS = 24  # plans per graph that tuning may measure
-_MOST_GRAPHS = 4
-_MOST_NORMS = 64
+_MAX_PLANS = 24  # plans per graph that tuning may measure
+_MAX_GRAPHS = 4
+_MAX_NORMS = 64
 _SAMPLE_SECONDS = 0.003
 _QUEUED = 5e-5
 
@@ -119,7 +119,7 @@ class BoundCudnn:
     def __init__(self, settings: Cudnn, library: Library, device: int) -> None:
         self._machine = Gpu(library, device, settings.options)
         self.library, self.device = library, device
-        self._norm_plan = lru_cache(_MOST_NORMS)(self._new_norm_plan)
+        self._norm_plan = lru_cache(_MAX_NORMS)(self._new_norm_plan)
         self.tunes = None if settings.tune is None else settings.tune != Tune.OFF.value
         limit = settings.options.workspace
         self._fingerprint = (
@@ -139,7 +139,7 @@ class BoundCudnn:
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """Return the plans that tuning may measure; "" is the first by cuDNN's heuristics."""
         self._machine.refuse_capture()
-        return ("", *variants(self._machine, problem, _MOST_PLANS))
+        return ("", *variants(self._machine, problem, _MAX_PLANS))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Build a plan; this takes tens of milliseconds, or hundreds for a fused plan."""
@@ -198,7 +198,7 @@ class Gpu:
         self._library, self._device, self._options = library, device, options
         self._processor = processor_of(driver().capability(device))
         self._kernels: dict[Move, Kernel] = {}
-        self._graph = lru_cache(_MOST_GRAPHS)(self._new_graph)
+        self._graph = lru_cache(_MAX_GRAPHS)(self._new_graph)
 
     def plan(self, convolution: Convolution, name: str = "") -> GpuPlan | None:
         """Return the plan with a name, or for "" the first that can be built."""

@@ -29,7 +29,7 @@ from .operation import NO_ENDS, Convolution, evened, filter_layout, fusible, wit
 _ALIGNED = 16
 """Alignment in bytes that suffices for every cuDNN kernel."""
 
-_MOST_FUSED = 4  # fused plans that tuning measures: some take a second to compile
+_MAX_FUSED = 4  # fused plans that tuning measures: some take a second to compile
 
 _Index = tuple[slice | int, ...]
 
@@ -98,7 +98,7 @@ def variants(machine: Machine, problem: Problem, most: int) -> tuple[str, ...]:
     return tuple(
         f"{form.prefix}{name}"
         for form in forms(problem, _interior(problem))
-        for name in machine.names(form.convolution)[: _MOST_FUSED if form.ends else most]
+        for name in machine.names(form.convolution)[: _MAX_FUSED if form.ends else most]
     )
 
 

@@ -32,7 +32,7 @@ _ARGUMENTS = ArgumentLayout(
     counters=walk.COUNTERS,
 )
 _ROW = record("dst src")
-_MOST_LENGTH = 256  # positions for which a channel's bias is repeated
+_MAX_LENGTH = 256  # positions for which a channel's bias is repeated
 _WORK = 4  # multiply-adds that take as long as moving one element
 
 
@@ -175,14 +175,14 @@ class JitBorder(BorderFill):
 
 def _cut(length: int) -> list[slice]:
     """Cut a row into runs of equal lengths, and a remainder."""
-    run = min(length, _MOST_LENGTH)
+    run = min(length, _MAX_LENGTH)
     stop = length // run * run if run else 0
     return [slice(0, stop), slice(stop, length)]
 
 
 def _folded(box: Array) -> Array:
-    """Return a view of a box with the last axis split into runs of at most `_MOST_LENGTH`."""
-    run = min(box.shape[-1], _MOST_LENGTH)
+    """Return a view of a box with the last axis split into runs of at most `_MAX_LENGTH`."""
+    run = min(box.shape[-1], _MAX_LENGTH)
     return box.reshape(*box.shape[:-1], box.shape[-1] // run, run) if run else box
 
 

@@ -14,7 +14,7 @@ from . import pool
 from .kernel_arguments import Block
 from .steps import Launch
 
-_MOST_LAUNCHES = 8  # with more launches, a call has so much work that binding hardly matters
+_MAX_LAUNCHES = 8  # with more launches, a call has so much work that binding hardly matters
 _Pointers = list[tuple[int, int, int]]  # index in a block, number of the array, and offset in it
 
 
@@ -38,7 +38,7 @@ class Replay:
             for index, value in launch.blocks.pointers(values):
                 ranges = enumerate(zip(addresses, sizes, strict=True))
                 array = next((i for i, (a, size) in ranges if a <= value < a + max(1, size)), None)
-                if array is None or len(bound) == _MOST_LAUNCHES:
+                if array is None or len(bound) == _MAX_LAUNCHES:
                     return None
                 pointers.append((index, array, value - addresses[array]))
             bound.append((launch, launch.blocks.bound(values), pointers))

@@ -35,7 +35,7 @@ _SECONDS = 0.2  # per measurement, without compilation and first touches of memo
 _FEWEST_RUNS = 4
 _SPIN_SECONDS = 4e-3
 _NARROWEST = 4  # lanes: SSE and NEON
-_MOST_BYTES = 512 << 20
+_MAX_BYTES = 512 << 20
 _LARGEST_ARRAY = 64 << 20
 _MOST = 10**300
 _FLOP_PER_LANE = 4  # two multiply-adds per cycle, the maximum of all supported processors
@@ -143,7 +143,7 @@ def _iterations(spin: Spin, buffer: Numbers) -> int:
 
 
 def _bandwidth(workers: int) -> float:
-    allowed = min(_MOST_BYTES, memory.available_bytes() // 4)
+    allowed = min(_MAX_BYTES, memory.available_bytes() // 4)
     size = max(64, min(_LARGEST_ARRAY, allowed // (2 * workers)) // 64 * 64)
     memory.require(size * 2 * workers, "measuring the bandwidth of memory")
     pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(workers)]

@@ -32,14 +32,14 @@ from .kernel_arguments import ArgumentLayout, jobs, wait
 from .packing import Numbers
 from .values import I64, LINE, PTR, Value, vector
 
-MOST_PHASES = 4
+MAX_PHASES = 4
 NUMBERS = "phases* phase_count scratch* part pack* pack_args* "
 """The table of phases and its number of rows; all threads' scratch memory and the bytes of one
 thread's part; and the code that packs a weight, with its argument block."""
-COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MOST_PHASES)) + " "
+COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MAX_PHASES)) + " "
 JOB = signature("args* mine* inner* outer*")
 """The parameters of a job's function."""
-_MOST_RANGES = 16  # counters in a line
+_MAX_RANGES = 16  # counters in a line
 
 _ARGUMENTS = ArgumentLayout(NUMBERS, counters=COUNTERS)
 
@@ -60,7 +60,7 @@ class Phase(NamedTuple):
 def phases(threads: int, *listed: Phase) -> Numbers:
     """Return the table of phases for at most `threads` threads; the caller keeps the job tables
     alive."""
-    rows, ranges = [], min(threads, _MOST_RANGES)
+    rows, ranges = [], min(threads, _MAX_RANGES)
     for phase in listed:
         sides = []
         tables = (phase.inner, phase.inner_count), (phase.outer, phase.outer_count)

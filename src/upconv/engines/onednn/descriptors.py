@@ -25,7 +25,7 @@ from ..copies import Tensor, contiguous_strides
 
 MOST = 1 << 30
 """Bound on every size and stride: implementations count in 32 bits."""
-MOST_TAPS = 1 << 12
+MAX_TAPS = 1 << 12
 """Bound on taps along one axis: implementations generate code for every tap."""
 
 
@@ -93,7 +93,7 @@ def cannot(problem: Problem) -> str | None:
     largest = max(*map(prod, shapes), *crops, *sizes)
     if largest >= MOST:
         return f"libdnnl counts in 32 bits, and this problem has {largest} elements or positions"
-    if max(problem.kernel) > MOST_TAPS:
+    if max(problem.kernel) > MAX_TAPS:
         return f"libdnnl unrolls kernels, and this one has {max(problem.kernel)} taps along an axis"
     if problem.direction is Direction.WEIGHT_GRAD and _has_idle_taps(problem):
         return "libdnnl does not set the gradient of taps that reach no output"

@@ -27,7 +27,7 @@ from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 from .sub_pixel import require_affordable
 
-MOST_GROUPS = 256  # each becomes a node; more would be useless
+MAX_GROUPS = 256  # each becomes a node; more would be useless
 
 Axes = Sequence[Axis]
 
@@ -112,8 +112,8 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
     """Write one node per group: split x, weight and bias by channels, and concatenate."""
     if conv.groups == 1:
         raise Refusal("it has one group")
-    if conv.groups > MOST_GROUPS:
-        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes are useless")
+    if conv.groups > MAX_GROUPS:
+        raise Refusal(f"it has {conv.groups} groups; more than {MAX_GROUPS} nodes are useless")
     axes = _axes(conv)
     w, b, words = _longer(conv, axes), bias(conv), attributes(axes, 1)
 

@@ -34,10 +34,10 @@ from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 
-MOST_WASTE = 64.0  # multiplications per necessary one; beyond this, no runtime is faster
-MOST_BYTES = 1 << 30  # of a rewritten weight; the limit of ONNX files is twice that
-MOST_PHASES = 1 << 10  # which become as many convolutions, or channels per channel
-MOST_STEPS = 1 << 20
+MAX_WASTE = 64.0  # multiplications per necessary one; beyond this, no runtime is faster
+MAX_BYTES = 1 << 30  # of a rewritten weight; the limit of ONNX files is twice that
+MAX_PHASES = 1 << 10  # which become as many convolutions, or channels per channel
+MAX_STEPS = 1 << 20
 """Maximum phases times the positions that they and the kernel span, per axis; more take too
 long."""
 
@@ -115,10 +115,10 @@ def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
 def _require_few_phases(conv: ConvTransposeNode) -> None:
     """Refuse large strides before listing taps, since a model can state any stride."""
     phases = prod(axis.stride for axis in conv.axes)
-    if phases > MOST_PHASES:
-        raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} would be useless")
+    if phases > MAX_PHASES:
+        raise Refusal(f"it has {phases} phases, and more than {MAX_PHASES} would be useless")
     for i, axis in enumerate(conv.axes):
-        if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
+        if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MAX_STEPS:
             raise Refusal(
                 f"along axis {i} its kernel spans {axis.extent} positions, too many to list"
             )
@@ -126,9 +126,9 @@ def _require_few_phases(conv: ConvTransposeNode) -> None:
 
 def require_affordable(ratio: float, nbytes: int) -> None:
     """Raise `Refusal` for too many unnecessary multiplications or too large a weight."""
-    if ratio > MOST_WASTE:
+    if ratio > MAX_WASTE:
         raise Refusal(f"it would need {ratio:.0f} multiplications for each necessary one")
-    if nbytes > MOST_BYTES:
+    if nbytes > MAX_BYTES:
         raise Refusal(f"its weight would take {nbytes} bytes")
 
 

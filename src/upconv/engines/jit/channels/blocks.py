@@ -18,8 +18,8 @@ from ..correlation import Correlation
 from .schedule import Cut
 
 _HALOS = 6  # minimum bytes of a block, in halos: two blocks transpose each halo
-_LEAST_BUSY = 0.8  # minimum part of the time that threads work, if each computes blocks alone
-_MOST_TARGETS = 4  # with few positions, a block may be this many times as large as wanted
+_MIN_BUSY = 0.8  # minimum part of the time that threads work, if each computes blocks alone
+_MAX_TARGETS = 4  # with few positions, a block may be this many times as large as wanted
 _TRANSPOSED = 4 << 20  # bytes of transposed data per thread, besides 1.3 times the input
 
 
@@ -81,7 +81,7 @@ def blocks_for_threads(
     image = image_bytes(correlation, element)
     data = image * correlation.batch
     wanted, least = max(target, least), max(least, _HALOS * halo_bytes(correlation, element), 1)
-    largest = min(_MOST_TARGETS * wanted, most // threads)
+    largest = min(_MAX_TARGETS * wanted, most // threads)
     target = max(1, min(max(wanted, least), most // threads))
     per_thread = min(-(-data // (target * threads)), data // (least * threads))
     for rounded_up in (True, False):
@@ -93,7 +93,7 @@ def blocks_for_threads(
             ]
             slots = threads * -(-len(parts) // threads)
             busy = sum(sizes) / (slots * max(sizes))
-            if max(sizes) <= largest and busy >= _LEAST_BUSY:
+            if max(sizes) <= largest and busy >= _MIN_BUSY:
                 return parts, True
     together = min(max(wanted * threads, least), most)
     return spatial_blocks(correlation, cut, together, element), False

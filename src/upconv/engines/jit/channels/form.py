@@ -19,7 +19,7 @@ from ..rows import Finish
 from ..values import BFLOAT, BYTES, STORED
 from .schedule import Cut, merged_taps
 
-_MOST_CAST = 1 << 28  # bytes of a cast input: larger ones are read in place, with the same bits
+_MAX_CAST = 1 << 28  # bytes of a cast input: larger ones are read in place, with the same bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def read_type(correlation: Correlation, cut: Cut, cpu: Cpu) -> str:
         for block in grid.blocks
     )
     few = reads <= cpu.costs.channels.reads * prod(line.step for line in correlation.lines)
-    few |= prod(correlation.operand_shape) * BYTES[correlation.element] > _MOST_CAST
+    few |= prod(correlation.operand_shape) * BYTES[correlation.element] > _MAX_CAST
     in_place = correlation.layout is DataLayout.NXC and (few or lanes.depthwise)
     return stored if in_place else correlation.element
 

@@ -18,7 +18,7 @@ from ..cpu import Cpu
 from ..processor_costs import Costs
 from ..values import BYTES
 
-_MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
+_MANY_TAPS, _MAX_TAPS = 1 << 6, 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object per class: hashing taps is slow
@@ -132,6 +132,6 @@ def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
     # Creating phase groups with many taps is slow.
     taps = sum(map(len, lanes.taps))
     for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
-        few = unroll == 1 or unroll * taps <= _MOST_TAPS
+        few = unroll == 1 or unroll * taps <= _MAX_TAPS
         if few and unroll * lanes.stride * lanes.channels <= 8 * lanes.width:
             yield (PhaseGroup.of(lanes, 0, unroll * lanes.stride, unroll),)

@@ -37,8 +37,8 @@ from .walks import Walk
 
 _POINTS = 512  # a thread's minimum points in a spatial block, if memory allows
 _MAX_SPATIAL_BLOCKS = 256
-_LEAST_JOBS = 4  # per thread, if not all threads have equally many
-_MOST_POINTS = 1 << 11  # in a channels-last spatial block: each kind has separate tables
+_MIN_JOBS = 4  # per thread, if not all threads have equally many
+_MAX_POINTS = 1 << 11  # in a channels-last spatial block: each kind has separate tables
 
 
 class Channels(Kernel):
@@ -99,7 +99,7 @@ class Channels(Kernel):
         (walk, *others), threads = walks.values(), self.schedule.threads
         steps = [phase.code for phase in walk.phases]
         _, jobs, runs, *_ = walk.launch.phases[steps.index(passes.codes.steps["passes"])].tolist()
-        balanced = jobs % threads == 0 or jobs >= _LEAST_JOBS * threads
+        balanced = jobs % threads == 0 or jobs >= _MIN_JOBS * threads
         single = not others and runs == len(self._spatial.blocks) == 1
         if not (single and balanced and self.order.pieces_code) or self.correlation.accumulate:
             return 0
@@ -114,7 +114,7 @@ class Channels(Kernel):
         points = cut.counts(correlation.result_size).prod(1).max(initial=1)
         points = correlation.batch * max(1, int(points))
         if not form.transposed:
-            room = data * _MOST_POINTS // max(points, _MOST_POINTS)
+            room = data * _MAX_POINTS // max(points, _MAX_POINTS)
             return spatial_blocks(correlation, cut, room, form.element), False
         # Each spatial block reads all weights, so it should have many points.
         target, least = max(form.cpu.l2, data // _MAX_SPATIAL_BLOCKS), data * _POINTS // points

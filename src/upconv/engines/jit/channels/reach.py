@@ -16,7 +16,7 @@ from ..correlation import Line
 
 POINTS = (1, 2, 3, 4, 6, 8, 12)  # points per tile: few choices, so that little is compiled
 STEP = 24  # a multiple of every number of POINTS
-_MOST_COUNTED = 1 << 17  # points times taps; with more, no tap counts as skipped
+_MAX_COUNTED = 1 << 17  # points times taps; with more, no tap counts as skipped
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -59,7 +59,7 @@ def reach(axes: tuple[Along, ...], images: int, *, inside: bool) -> Reach:
     """Return a grid's reach. If `inside`, images are the innermost dimension of its points."""
     points = images * prod(axis.count for axis in axes)
     taps = prod(len(axis.shifts) for axis in axes)
-    if not 0 < points * taps <= _MOST_COUNTED:
+    if not 0 < points * taps <= _MAX_COUNTED:
         return Reach(points, MANY.parts)
     image = reduce(np.kron, (axis.inside() for axis in axes))
     flags = np.repeat(image, images, axis=0) if inside else np.tile(image, (images, 1))

@@ -15,7 +15,7 @@ from ..values import BYTES
 from .code import Tile
 
 IM2COL = "im2col"
-_MOST_READS = 1 << 18  # inputs of an image's positions, each in a table
+_MAX_READS = 1 << 18  # inputs of an image's positions, each in a table
 _L1_PANEL = 1 / 2  # part of the first-level cache for a panel's chunk
 _L2_ROWS = 1 / 8  # part of the second-level cache for a chunk of a job's rows
 _ROWS = 6
@@ -73,8 +73,8 @@ def refusal(correlation: Correlation) -> str | None:
     if correlation.made // correlation.groups < _ROWS:
         return f"it needs at least {_ROWS} result channels per group"
     reads = prod(correlation.result_size) * prod(taps_of(correlation))
-    if reads > _MOST_READS:
-        return f"it handles at most {_MOST_READS} reads per image, not {reads}"
+    if reads > _MAX_READS:
+        return f"it handles at most {_MAX_READS} reads per image, not {reads}"
     return None
 
 

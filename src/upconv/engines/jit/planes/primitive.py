@@ -27,10 +27,10 @@ from ..steps import Launch
 from ..values import BYTES, LINE, STORED
 from .tile import ARGUMENTS, BAND, BANDS, CHANNELS, TAP, PlaneTile, plane_code
 
-_MOST_POSITIONS = 14  # positions in a tile of channels-last data
-_MOST_PRODUCTS = 400  # products in a tile: each adds code
-_MOST_REACH = 3  # range of a row's shifts, in vectors: each vector is loaded
-_MOST_TAPS = 1 << 14  # outer taps of all outer positions: each is in a table
+_MAX_POSITIONS = 14  # positions in a tile of channels-last data
+_MAX_PRODUCTS = 400  # products in a tile: each adds code
+_MAX_REACH = 3  # range of a row's shifts, in vectors: each vector is loaded
+_MAX_TAPS = 1 << 14  # outer taps of all outer positions: each is in a table
 _CENTER = (Phase(0, 1, (Tap(0, 0),)),)
 _POINT = Line(1, 1, 1, 1, _CENTER, 0, 0, _CENTER)
 
@@ -187,17 +187,17 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
         and _is_fast(correlation, cpu)
         and all(line.stride == 1 and line.phases[0].taps for line in lines)
         and last.step <= 2
-        and prod(line.out * len(line.phases[0].taps) for line in outer) <= _MOST_TAPS
+        and prod(line.out * len(line.phases[0].taps) for line in outer) <= _MAX_TAPS
     )
     if not possible:
         return None
     lanes = cpu.lanes(BYTES[correlation.element])
     down, across = (tuple(tap.shift for tap in line.phases[0].taps) for line in (rows, last))
     channels_last, costs = correlation.layout is DataLayout.NXC, cpu.costs.planes
-    most = _MOST_POSITIONS if channels_last else costs.rows
-    most = min(most, rows.out, _MOST_PRODUCTS // (len(down) * len(across)))
+    most = _MAX_POSITIONS if channels_last else costs.rows
+    most = min(most, rows.out, _MAX_PRODUCTS // (len(down) * len(across)))
     reach = last.high - last.low
-    if most < 1 or last.out < costs.filled * lanes or reach > _MOST_REACH * lanes * last.step:
+    if most < 1 or last.out < costs.filled * lanes or reach > _MAX_REACH * lanes * last.step:
         return None
     sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
     if last.step > 1 and most >= 4:

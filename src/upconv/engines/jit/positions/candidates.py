@@ -13,8 +13,8 @@ from ..direct import direct, refused
 from .schedule import padded_size, predicted_cycles, schedule
 
 POSITIONS = "positions"
-_MOST_ROWS = 1 << 20
-_MOST_SHIFTS = 48  # along the last axis: each adds code to the tile
+_MAX_ROWS = 1 << 20
+_MAX_SHIFTS = 48  # along the last axis: each adds code to the tile
 
 
 def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
@@ -42,9 +42,9 @@ def refusal(correlation: Correlation) -> str | None:
     if any(line.step > 1 for line in correlation.lines):
         return "it reads every position, but this convolution has a stride"
     shifts = len({tap.shift for phase in correlation.lines[-1].phases for tap in phase.taps})
-    if shifts > _MOST_SHIFTS:
-        return f"it handles at most {_MOST_SHIFTS} shifts along the last axis, not {shifts}"
+    if shifts > _MAX_SHIFTS:
+        return f"it handles at most {_MAX_SHIFTS} shifts along the last axis, not {shifts}"
     rows = correlation.batch * prod(padded_size(line) for line in correlation.lines[:-1])
-    if rows > _MOST_ROWS:
-        return f"it handles at most {_MOST_ROWS} rows in all images, not {rows}"
+    if rows > _MAX_ROWS:
+        return f"it handles at most {_MAX_ROWS} rows in all images, not {rows}"
     return None

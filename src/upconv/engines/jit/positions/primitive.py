@@ -26,7 +26,7 @@ from .tile import tile_code
 from .tiling import finish_of
 from .weights import Packing
 
-_MOST_CHANNELS = 64  # maximum channels of a tile, which reads all their biases
+_MAX_CHANNELS = 64  # maximum channels of a tile, which reads all their biases
 
 
 class Positions(Kernel):
@@ -54,7 +54,7 @@ class Positions(Kernel):
         shared_bytes = correlation.reduced * self._channel_bytes if plan.shared else 0
         nbytes = shared_bytes + plan.threads * self._part_bytes + 64
         self.workspace_bytes = 0 if plan.in_place else nbytes
-        self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._type)
+        self._no_bias = np.zeros(correlation.made + _MAX_CHANNELS, self._type)
         self._tables: dict[str, Table] = {}
         blocks = Blocks(ARGUMENTS.block(**self._arguments()))
         self._launch = Launch.of_walk(

@@ -156,7 +156,7 @@ class Walk:
         runs = _runs(tiles, rows, len(parts), plan, self._threads)
         weights = rows["slab"] + rows["count"] * (plan.columns * TILE_BYTES)
         # With one run, each weight belongs to one job, which may pack it if all threads have jobs.
-        enough = self._threads == 1 or len(parts) >= _LEAST_PARTS * self._threads
+        enough = self._threads == 1 or len(parts) >= _MIN_PARTS * self._threads
         self.slab = int(weights.max(initial=0)) if len(runs) == 1 and enough else 0
         by_outer = correlation.has_larger_weight
         return Phase(self._codes.steps["products"], runs, parts, by_outer=by_outer)
@@ -270,4 +270,4 @@ def _runs(tiles: int, rows: Table, parts: int, plan: Schedule, threads: int) -> 
 
 
 _JOB = 1000  # tile products per job
-_LEAST_PARTS = 2  # minimum parts per thread, if jobs pack their weights
+_MIN_PARTS = 2  # minimum parts per thread, if jobs pack their weights

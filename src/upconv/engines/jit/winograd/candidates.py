@@ -11,7 +11,7 @@ from ..direct import packing_cycles, refused, weight_numbers
 from .schedule import Schedule, forms_of, reduction_of, refusal, schedules
 
 _PREFIX = "winograd "
-_MOST_NUMBERS = 1 << 26  # in a transformed weight that the model may choose
+_MAX_NUMBERS = 1 << 26  # in a transformed weight that the model may choose
 
 
 def candidates(
@@ -67,8 +67,8 @@ def _reason(correlation: Correlation, plan: Schedule) -> str:
     if not plan.form.exact:
         return f"its errors are about {plan.form.growth:.1f} times those of direct sums"
     numbers = weight_numbers(correlation, plan.form.saving[0])
-    if numbers > _MOST_NUMBERS:
-        return f"its transformed weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
+    if numbers > _MAX_NUMBERS:
+        return f"its transformed weight has {numbers:,} numbers, more than {_MAX_NUMBERS:,}"
     return ""
 
 

@@ -22,10 +22,10 @@ from ..values import BYTES, LINE
 from .transforms import Stages, Transform, named
 from .window import Window, transforms_of
 
-_MOST_POINTS = 64  # of all axes
-_MOST_CHOICES = 6  # promising exact forms to schedule, and as many others
+_MAX_POINTS = 64  # of all axes
+_MAX_CHOICES = 6  # promising exact forms to schedule, and as many others
 _CHUNK = 64  # channels that are transformed together
-_MOST_TAPS = 64
+_MAX_TAPS = 64
 _UNIT = 64  # approximate columns of a unit
 
 
@@ -35,8 +35,8 @@ def refusal(correlation: Correlation) -> str | None:
         return "there are transforms for at most three axes"
     windows = windows_of(correlation)
     taps = "x".join(str(window.r) for window in windows)
-    if max(window.r for window in windows) > _MOST_TAPS or all(w.r == 1 for w in windows):
-        return f"phases have {taps} taps, and there are transforms for 2 to {_MOST_TAPS}"
+    if max(window.r for window in windows) > _MAX_TAPS or all(w.r == 1 for w in windows):
+        return f"phases have {taps} taps, and there are transforms for 2 to {_MAX_TAPS}"
     pairs = zip(windows, correlation.lines, strict=True)
     if all(window.r == 1 or window.steps(line) <= window.apart for window, line in pairs):
         return f"phases have {taps} taps, and no two positions of a phase read the same operand"
@@ -69,8 +69,8 @@ def schedules(
         and all(t.m < n for t, n in zip(form.transforms, outputs, strict=True))
     ]
     forms.sort(key=lambda form: form.estimate * prod(form.groups(correlation.lines)))
-    kept = [form for form in forms if form.exact][:_MOST_CHOICES]
-    kept += [form for form in forms if not form.exact][:_MOST_CHOICES]
+    kept = [form for form in forms if form.exact][:_MAX_CHOICES]
+    kept += [form for form in forms if not form.exact][:_MAX_CHOICES]
     plans = [
         form.schedule(correlation, threads)
         for form in kept
@@ -93,7 +93,7 @@ def _forms_of(
     forms = [
         Form(weight, layout, windows, transforms, cpu)
         for transforms in choices
-        if any(t.m > 1 for t in transforms) and prod(t.points for t in transforms) <= _MOST_POINTS
+        if any(t.m > 1 for t in transforms) and prod(t.points for t in transforms) <= _MAX_POINTS
     ]
     return {form.name: form for form in forms}
 

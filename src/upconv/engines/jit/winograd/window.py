@@ -18,7 +18,7 @@ from ....geometry import Tap
 from ..correlation import Line
 from .transforms import Transform
 
-_MOST_OF_AXIS = 36  # points, which are registers or stack slots in the transforms
+_MAX_OF_AXIS = 36  # points, which are registers or stack slots in the transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def transforms_of(r: int) -> tuple[Transform, ...]:
         nested = [
             outer.around(block).of_taps(r)
             for outer in (Transform.of(*size) for size in sizes)
-            if outer.points * block.points <= _MOST_OF_AXIS
+            if outer.points * block.points <= _MAX_OF_AXIS
             and outer.r * block.r <= 2 * r
             and (outer.exact or block.exact)
         ]
