@@ -35,11 +35,13 @@ def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Valu
     if tile.depthwise:
         return _depthwise(f, tile, inputs, sums)
     pairs, last = ([_pair], _half_pair) if tile.dots else ([_half(0), _half(1)], _single)
-    carried, first = [inputs.w, *sums], f.integer(0)
+    carried, first, stop = [inputs.w, inputs.ahead, *sums], inputs.first, inputs.channels
+    stop += first
     if in_pairs(tile):
-        stop = paired(f, inputs.channels)
-        carried, first = _channels(f, tile, inputs, carried, (first, stop, 2), pairs), stop
-    return _channels(f, tile, inputs, carried, (first, inputs.channels, 1), [last])[1:]
+        middle = first + paired(f, inputs.channels)
+        carried = _channels(f, tile, inputs, carried, (first, middle, 2), pairs)
+        first = middle
+    return _channels(f, tile, inputs, carried, (first, stop, 1), [last])[2:]
 
 
 def in_pairs(tile: ChannelTile) -> bool:
@@ -61,16 +63,16 @@ def _channels(
     reads: Sequence[Read],
 ) -> list[Value]:
     """Add the products for a range of input channels. Each of `reads` has separate weights. A loop
-    carries the weights' address and the sums.
+    carries the address of weights, that of what to prefetch, and the sums.
 
     Loading weights between two reads also keeps the compiler from holding the first read's inputs
     in registers until the second.
     """
     masks = _lane_masks(f, tile, inputs.record)
     with f.loop(*channels, carried=carried) as loop:
-        w, *sums = loop.carried
-        for number, read in enumerate(reads):
-            weights = _weights(f, tile, inputs, loop.index + number, w)
+        w, ahead, *sums = loop.carried
+        for read in reads:
+            weights = _weights(f, tile, w, ahead)
             for r, point in enumerate(inputs.points):
                 x = read(f, tile, f.at(point, loop.index, tile.stored))
                 for v, weight in enumerate(weights):
@@ -82,19 +84,14 @@ def _channels(
                     )
                     sums[i] = f.select(masks[v], total, sums[i]) if masks else total
             w = f.at(w, tile.width, tile.element)
-        loop.next([w, *sums])
+            ahead = ahead + inputs.operands["ahead_step"]
+        loop.next([w, ahead, *sums])
     return loop.results
 
 
-def _weights(
-    f: Function, tile: ChannelTile, inputs: Inputs, channel: Value, w: Value
-) -> list[Value]:
-    """Load one input channel's weights, and prefetch later weights and the next tile's inputs.
-
-    Points are mostly neighbours, so channel c prefetches number c * `points` of the next inputs.
-    """
-    f.prefetch(inputs.ahead + channel * inputs.operands["ahead_channel"])
-    f.prefetch(f.at(inputs.following, channel * tile.points, tile.stored))
+def _weights(f: Function, tile: ChannelTile, w: Value, ahead: Value) -> list[Value]:
+    """Load a product's weights, and prefetch later weights and inputs."""
+    f.prefetch(ahead)
     for lane in range(0, tile.width, LINE // BYTES[tile.element]):
         f.prefetch(f.at(w + _AHEAD, lane, tile.element), near=True)
     return load_vectors(f, tile, w)
@@ -148,11 +145,12 @@ def _half_pair(f: Function, tile: ChannelTile, address: Value) -> Value:
 
 def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
     """Add one tap's products; `inputs.channels` is 1, or 0 if no point reads an input."""
+    points = [f.at(point, inputs.first, tile.stored) for point in inputs.points]
     with f.loop(0, inputs.channels, carried=sums) as loop:
         running = list(loop.carried)
         masks = live_masks(f, tile, inputs.operands) if tile.masked else []
         for v, w in enumerate(load_vectors(f, tile, inputs.w)):
-            for r, point in enumerate(inputs.points):
+            for r, point in enumerate(points):
                 i = r * tile.vectors + v
                 x = _lanes(f, tile, point, v, masks)
                 running[i] = f.multiply_add(x, w, running[i])

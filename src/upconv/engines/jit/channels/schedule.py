@@ -310,13 +310,16 @@ def _reach(correlation: Correlation, phases: tuple[Phase, ...], group: PhaseGrou
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
-    """Choose jobs: a run's inputs fit in the second-level cache, and all threads have work."""
+    """Choose jobs: a run's inputs fit in the second-level cache, and all threads have work.
+
+    A strided operand has several inputs per point."""
     groups = 1 if cut.lanes.depthwise else correlation.groups
     channels = correlation.reduced // groups
     total = correlation.batch * int(cut.counts(correlation.result_size).prod(1).max(initial=0))
     blocks = len(cut.blocks)
     inputs = int(cpu.l2 * cpu.costs.channels.l2_inputs)
-    fit = max(4, inputs // (channels * BYTES[correlation.element]) // STEP)
+    reads = prod(min(line.step, line.high - line.low + 1) for line in correlation.lines)
+    fit = max(4, inputs // (channels * reads * BYTES[correlation.element]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
     steps = max(1, -(-total // STEP))  # of STEP points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)

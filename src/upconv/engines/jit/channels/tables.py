@@ -66,7 +66,11 @@ class Passes:
 
     def placed(self, data: ChannelsLast) -> dict[str, Table]:
         """Return the tables for data of one size."""
-        records, taps = self.records.copy(), self._taps.placed(data.x_steps[1:])
+        steps = data.x_steps[1:] // self.form.x_bytes
+        records, taps = (
+            self.records.copy(),
+            self._taps.placed(steps),
+        )
         records["y"] += (self.form.cut.offsets @ data.y_steps[1:])[self._grids]
         window = int(records["merged"].max(initial=1)) * self.form.cut.lanes.reduction
         zeros, outs = np.zeros(max(window, self.widest)), np.arange(PAD) * self.point_bytes
@@ -182,7 +186,7 @@ class _Taps:
         return count, start
 
     def placed(self, x_steps: Numbers) -> Numbers:
-        """Return the records for data with `x_steps` bytes between positions on each axis."""
+        """Return the records for data with `x_steps` elements between positions on each axis."""
         numbers, shifts = np.array(self._numbers, np.int64), np.array(self._shifts, np.int64)
         numbers[self._offsets] = -(shifts.reshape(-1, len(x_steps)) @ x_steps)
         return numbers

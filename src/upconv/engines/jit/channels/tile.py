@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from ..emit import Function, Module, signature
 from ..kernel_arguments import Record
@@ -89,12 +91,13 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """One tap's operands: its record; the addresses of each point's input, the next tile's first
-    input, weights, and weights to prefetch; the number of channels; all the tile's values."""
+    """One tap's operands: its record; each point's input at shift 0; the number of elements from
+    there to the tap's first input; the addresses of weights and of what to prefetch; the number of
+    channels; all the tile's values."""
 
     record: Value
     points: list[Value]
-    following: Value
+    first: Value
     w: Value
     ahead: Value
     channels: Value
@@ -108,33 +111,41 @@ def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Pr
     """Emit a function with `PARAMETERS` that computes tiles; `products` emits a tap's products."""
     with module.function(name, PARAMETERS) as f:
         shared = _operands(f)
-        shared["pointers"] = f.scratch(8 * tile.numbers)
+        shared["inputs"], shared["reached"] = f.scratch(8 * tile.numbers), f.scratch(8)
         with f.loop(0, f["tiles"]) as loop:
             values, first = dict(shared), loop.index * tile.points
             values |= {name: f.at(values[name], first, I64) for name in ARRAYS}
-            edges = _numbers(f, tile, values["edges"])
-            near_edges = _any(f, tile, f.compare("ne", edges, INSIDE))
-            values["edge_axes"] = f.select(near_edges, values["axes"], 0)
-            crosses = _any(f, tile, f.compare("uge", edges, CROSSING))
-            values["merged"] = f.select(crosses, 1, values["merged"])
+            edges = reduce(or_, (f.word(values["edges"], r) for r in range(tile.points)))
+            values["near_edges"] = f.compare("ne", edges, INSIDE)
+            values["merged"] = f.select(edges < CROSSING, values["merged"], 1)
             values |= _ahead(f, tile, values, loop.index)
             values["channels"] *= values["merged"]
+            for r in range(tile.points):
+                f.store(values["x"] + f.word(values["xs"], r), f.at(values["inputs"], r, I64))
+            f.store(values["channels"], values["reached"])
             sums = _starts(f, tile, values)
             _store_sums(f, tile, values, _products(f, tile, products, values, sums))
 
 
 def _ahead(f: Function, tile: ChannelTile, values: Values, number: Value) -> Values:
-    """Return the address of the weights that tile `number` prefetches, a cache line per channel,
-    and the bytes to the next channel and tap.
+    """Return what tile `number` prefetches: an address, bytes to the next tap and to what the next
+    product prefetches, and a mask of a tap's offset.
 
-    A call's first tiles prefetch one vector each of the next pass's weights. Later tiles have
-    nothing left to prefetch, so they prefetch their own weights, which are already in cache.
+    A call's first tiles prefetch one vector each of the next pass's weights, a cache line per
+    product. Later tiles prefetch the next tile's inputs. Points are mostly neighbours, so input
+    channel c prefetches number c * `points` of them.
     """
-    line = f.integer(LINE // 2 if tile.dots else LINE)  # pairs are two channels
-    step = f.select(number < tile.vectors, line, 0)
-    tap = values["channels"] * step
-    begin = f.select(step > 0, values["ahead"] + number * values["ntaps"] * tap, 0)
-    return {"ahead": values["w"] + begin, "ahead_tap": tap, "ahead_channel": step}
+    channels = 2 if tile.dots else 1  # of a product
+    tap = values["channels"] * (LINE // channels)
+    weights = values["w"] + (values["ahead"] + number * values["ntaps"] * tap)
+    inputs = values["x"] + f.word(values["xs"], tile.points)
+    next_inputs, of_weights = channels * tile.points * BYTES[tile.stored], number < tile.vectors
+    return {
+        "ahead": f.select(of_weights, f.convert("ptrtoint", weights, I64), inputs),
+        "ahead_tap": f.select(of_weights, tap, 0),
+        "ahead_step": f.select(of_weights, f.integer(LINE), next_inputs),
+        "ahead_offset": f.select(of_weights, f.integer(0), -1),
+    }
 
 
 def _operands(f: Function) -> Values:
@@ -165,14 +176,16 @@ def _products(
     """Add the products of all taps."""
     with f.loop(0, values["ntaps"], values["merged"], carried=sums) as taps:
         record = values["taps"] + taps.index * values["record"]
-        reached = _addresses(f, tile, values, record)
-        points = [f.load(PTR, f.at(values["pointers"], r, I64)) for r in range(tile.points)]
+        first = f.load(I64, record)
+        offset = first * BYTES[tile.stored]
+        with f.when(values["near_edges"]):
+            _leave_out(f, tile, values, record, offset)
+        points = [f.load(PTR, f.at(values["inputs"], r, I64)) for r in range(tile.points)]
         w = values["w"] + taps.index * values["w_tap"]
-        count = f.select(reached, values["channels"], 0)
-        following = f.load(I64, record) + values["x"] + f.word(values["xs"], tile.points)
-        following = f.convert("inttoptr", following, PTR)
         ahead = values["ahead"] + taps.index * values["ahead_tap"]
-        inputs = Inputs(record, points, following, w, ahead, count, values)
+        ahead = f.convert("inttoptr", ahead + (offset & values["ahead_offset"]), PTR)
+        reached = f.load(I64, values["reached"])
+        inputs = Inputs(record, points, first, w, ahead, reached, values)
         taps.next(products(f, tile, inputs, taps.carried))
     return taps.results
 
@@ -183,8 +196,8 @@ def _starts(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
     fresh = f.compare("eq", values["resumed"], 0)
     for r in range(tile.points):
         output = _output(f, values, r)
-        for v in range(tile.vectors):
-            f.prefetch(f.at(output, v * tile.lanes, tile.element), write=True)
+        for lane in range(0, tile.width, LINE // BYTES[tile.element]):
+            f.prefetch(f.at(output, lane, tile.element), write=True)
         if tile.finish is not None and tile.finish.residual:
             row = values["residual"] + f.word(values["outs"], r)
             for lane in range(0, tile.width, LINE // BYTES[tile.finish.stored]):
@@ -215,11 +228,14 @@ def _any(f: Function, tile: ChannelTile, mask: Value) -> Value:
     return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
 
 
-def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) -> Value:
-    """Store the address of each point's input for one tap; return whether any is inside."""
+def _leave_out(
+    f: Function, tile: ChannelTile, values: Values, record: Value, offset: Value
+) -> None:
+    """Let the points whose input for one tap is outside read zeros, `offset` bytes from their
+    address; if all are outside, let the tap have no channels."""
     bits = vector(I1, tile.numbers)
     shifts = f.at(record, 1 + tile.masks, I64)
-    with f.loop(0, values["edge_axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
+    with f.loop(0, values["axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
         row = values["coordinates"] + axis.index * f["stride"]
         shift = f.word(shifts, axis.index)
         size = f.word(values["sizes"], axis.index)
@@ -228,11 +244,10 @@ def _addresses(f: Function, tile: ChannelTile, values: Values, record: Value) ->
         inside = f.compare("ult", coordinates, f.broadcast(size, tile.numbers))
         axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
-    offset = f.load(I64, record) + values["x"]
-    addresses = _numbers(f, tile, values["xs"]) + f.broadcast(offset, tile.numbers)
-    zeros = f.broadcast(values["zeros"], tile.numbers)
-    f.store(f.select(inside, addresses, zeros), values["pointers"])
-    return _any(f, tile, inside)
+    inputs = _numbers(f, tile, values["xs"]) + f.broadcast(values["x"], tile.numbers)
+    zeros = f.broadcast(values["zeros"] - offset, tile.numbers)
+    f.store(f.select(inside, inputs, zeros), values["inputs"])
+    f.store(f.select(_any(f, tile, inside), values["channels"], 0), values["reached"])
 
 
 def _store_sums(f: Function, tile: ChannelTile, values: Values, sums: list[Value]) -> None:
@@ -257,10 +272,10 @@ def _store(f: Function, tile: ChannelTile, values: Values, sums: list[Value], ki
     masks = live_masks(f, tile, values) if tile.ragged else masks
     spans = [Span(f, f.integer(v * tile.lanes), tile.lanes, mask) for v, mask in enumerate(masks)]
     places = {"dst": values["out"], "residual": values["residual"], "second": values["second"]}
-    for i, total in enumerate(sums):
-        r, v = divmod(i, tile.vectors)
+    for r in range(tile.points):
         offset = f.word(values["outs"], r)
-        finish_values(f, kind, places, total, offset, values["slopes"], spans[v])
+        for span, total in zip(spans, sums[r * tile.vectors :], strict=False):
+            finish_values(f, kind, places, total, offset, values["slopes"], span)
 
 
 def live_masks(f: Function, tile: ChannelTile, values: Values) -> list[Value]:
