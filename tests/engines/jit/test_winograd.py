@@ -136,7 +136,8 @@ def test_conformance(problem: Problem) -> None:
 
 @pytest.mark.parametrize("seed", range(300, 316))
 def test_sixteen_bits(seed: int) -> None:
-    """Operands widened while they are packed, and results rounded as they leave."""
+    """Operands are widened while they are packed, and results rounded as they leave. Outputs that
+    no input reaches get float32 errors of their tile."""
     problem, threads = winograd_layers.layer(seed)
     for dtype in (DType.BFLOAT16, DType.FLOAT16):
         made = problem.replace(dtype=dtype)
@@ -145,7 +146,8 @@ def test_sixteen_bits(seed: int) -> None:
         for variant in winograd_layers.variants(made, threads, exact=True)[:1]:
             found = winograd_layers.computed(made, variant, threads, given)
             errors = np.abs(found.astype(np.float64) - wanted.value)
-            assert (errors <= 1.5 * wanted.allowed).all(), (made, variant)
+            allowed = 1.5 * wanted.allowed + 1e-3 * wanted.allowed.max()
+            assert (errors <= allowed).all(), (made, variant)
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -255,11 +255,14 @@ _TABLE: dict[int | str, Costs] = {
     # vector, which take 1.4 times as long for fcn8s_final. `weights` = 1.1 (half) would make five
     # of eight layers 2 to 6 % faster, and two that read many weights 4 to 17 % slower. Packing and
     # `line` were measured on a Zen 3 (28 November 2026): 2.0 to 3.2 cycles a number, 6.6 if squares
-    # of Winograd weights have 3 columns.
+    # of Winograd weights have 3 columns. A vector of Winograd weights has half the bytes, and takes
+    # half the time or less: the choice for 14 layers with more weights than the third-level cache
+    # holds takes 1.10 times as long as the best one, not 1.3 times (Zen 3, 29 November 2026).
     32: Costs(
         masked=2,
         packing=Packing(number=1.25, transformed=0.75, narrow=1.0),
         planes=Planes(line=3.0),
+        winograd=Winograd(stream=1.3, weight=0.6, memory=6.0),
     ),
 }
 
