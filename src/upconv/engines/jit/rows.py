@@ -35,6 +35,7 @@ from .values import (
     I16,
     I32,
     STORED,
+    Operand,
     Value,
     computed,
     split,
@@ -101,17 +102,20 @@ def plain(element: str) -> Finish:
 
 @compiled("fill", kept=16)
 def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """Emit `fill` from elements of type `stored` to elements of type `computed`."""
+    """Emit `fill` from elements of type `stored` to elements of type `computed`.
+
+    The last vector of numbers or zeros overlaps what is before it, because stores under a mask are
+    slow without AVX-512. So zeros are written first.
+    """
     lanes = cpu.lanes(BYTES[computed])
     with module.function("fill", FILL) as f:
-        zero = f.constant(vector(computed, lanes), 0.0)
-        numbers, clear = Spans(f, f["count"], lanes), Spans(f, f["zeros"], lanes)
+        zero, count = f.constant(vector(computed, lanes), 0.0), f["count"]
+        numbers, zeros = Overlapping(f, 0, count, lanes), Overlapping(f, count, f["zeros"], lanes)
         with f.loop(0, f["rows"]) as row:
             src = f["src"] + row.index * f["src_row"]
             dst = f["dst"] + row.index * f["dst_row"]
-            rest = f.at(dst, f["count"], computed)
+            zeros.each(lambda span: span.write(zero, dst, computed))
             numbers.each(lambda span: span.write(span.read(src, stored, computed), dst, computed))
-            clear.each(lambda span: span.write(zero, rest, computed))
 
 
 @compiled("finish", kept=64)
@@ -322,3 +326,26 @@ class Spans:
             body([Span(f, loop.index, lanes, None)])
         with f.when(self._ragged):
             body([Span(f, self._whole, lanes, self._mask)])
+
+
+class Overlapping:
+    """The spans of elements [first, first + count) in rows. The last one is a full vector that
+    overlaps earlier elements of the row, or a remainder if the row is shorter than a vector."""
+
+    def __init__(self, f: Function, first: Operand, count: Value, lanes: int) -> None:
+        self._f, self._lanes, self._first, self._stop = f, lanes, first, count + first
+        self._whole = count // lanes * lanes + first
+        # Emitted outside the loop over rows, because no compiler pass would hoist it.
+        self._ragged, self._is_short = self._whole < self._stop, self._stop < lanes
+        self._mask = f.lanes_below(self._stop - self._whole, lanes)
+
+    def each(self, body: Callable[[Span], None]) -> None:
+        """Emit `body` for every span."""
+        f, lanes = self._f, self._lanes
+        with f.loop(self._first, self._whole, lanes) as loop:
+            body(Span(f, loop.index, lanes, None))
+        with f.when(self._ragged):
+            with f.when(self._is_short):
+                body(Span(f, self._whole, lanes, self._mask))
+            with f.unless(self._is_short):
+                body(Span(f, self._stop - lanes, lanes, None))

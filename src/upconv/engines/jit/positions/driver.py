@@ -16,10 +16,11 @@ from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
 from ..kernel_arguments import ArgumentLayout, Arguments, Record
-from ..values import I64, PTR, Value
+from ..values import I64, LINE, PTR, Value
 from .tables import BLOCK, CACHE_BLOCK, JOB, PHASE_TUPLE, PIECE, SEGMENT, SPAN, TILES
 
 STAGE_BYTES = 8192
+_AHEAD = 2048  # maximum bytes of the next channel that are prefetched
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "x* y* w* bias* residual*"  # operands
     " buffer*"  # packed input of all groups, if it is shared
@@ -63,7 +64,8 @@ def _emit_fill(module: Module) -> None:
         a, part = ARGUMENTS.reader(f), Record(f, f["part"], CACHE_BLOCK)
         x, first = a["x"] + f["channel"] * a["x_channel"], part["segment"]
         along = a["x_row"] + a["image_row"] * a["x_image"]
-        # Rows of one channel are neighbours in memory, so the processor prefetches them.
+        # Rows of one channel are neighbours in memory, so the processor prefetches them, but not
+        # the next channel's first ones.
         with (
             f.loop(0, f["channels"]) as channel,
             f.loop(first, first + part["segments"]) as loop,
@@ -71,6 +73,9 @@ def _emit_fill(module: Module) -> None:
             dst = f["dst"] + channel.index * a["buffer_channel"]
             segment = Record.of(f, a["segments"], loop.index, SEGMENT)
             src = x + (channel.index * a["x_channel"] + segment["image"] * a["x_image"])
+            later = src + (segment["x"] + a["x_channel"])
+            with f.loop(0, f.min(segment["rows"] * along, _AHEAD), LINE) as line:
+                f.prefetch(later + line.index, near=True)
             f.call(
                 a["fill"], dst + segment["to"], src + segment["x"], segment["count"],
                 segment["zeros"], segment["rows"], a["buffer_row"], along,
