@@ -19,7 +19,8 @@ from upconv.engines.jit import cpu
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import host, target
 from upconv.engines.jit.im2col import candidates, code
-from upconv.engines.jit.im2col.candidates import IM2COL, plan_of, refusal
+from upconv.engines.jit.im2col.candidates import IM2COL, plan_of
+from upconv.engines.jit.im2col.limits import refusal
 from upconv.engines.jit.im2col.primitive import Im2col
 from upconv.engines.jit.kernel_choice import interior_of, table
 from upconv.geometry import Axis

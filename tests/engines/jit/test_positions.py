@@ -15,7 +15,7 @@ from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import Cpu
 from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.positions import schedule as schedules
-from upconv.engines.jit.positions.candidates import refusal
+from upconv.engines.jit.positions.limits import refusal
 from upconv.engines.jit.positions.placement import Placement
 from upconv.engines.jit.positions.schedule import (
     Schedule,

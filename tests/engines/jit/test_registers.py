@@ -21,10 +21,10 @@ from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.im2col import primitive as im2col
-from upconv.engines.jit.im2col.candidates import refusal as im2col_refusal
+from upconv.engines.jit.im2col.limits import refusal as im2col_refusal
 from upconv.engines.jit.planes import primitive as planes
 from upconv.engines.jit.positions import primitive as positions
-from upconv.engines.jit.positions.candidates import refusal
+from upconv.engines.jit.positions.limits import refusal
 from upconv.engines.jit.weight_grad import primitive as weight_grad
 from upconv.engines.jit.winograd import primitive as winograd_kernel
 from upconv.engines.jit.winograd.schedule import schedules

@@ -19,6 +19,7 @@ from upconv.engines.jit.engine_limits import too_much
 from upconv.engines.jit.kernel_choice import table
 from upconv.engines.jit.weight_grad import tile_primitive, tile_schedule, tile_tables
 from upconv.engines.jit.weight_grad.candidates import FLOATS, TILES, candidates, chosen
+from upconv.engines.jit.weight_grad.limits import refusal
 from upconv.engines.jit.weight_grad.primitive import WeightGrad
 from upconv.engines.jit.weight_grad.tile_geometry import flat_of
 from upconv.engines.jit.weight_grad.tile_primitive import TileWeightGrad
@@ -72,7 +73,7 @@ def random_layer(seed: int) -> Problem:
 
 def interior(problem: Problem) -> Problem | None:
     inner = Interior.of(problem, margins=True, points=False).problem
-    unfit = inner is None or too_much(inner) or tile_schedule.refusal(inner)
+    unfit = inner is None or too_much(inner) or refusal(inner)
     return None if unfit else inner
 
 
@@ -181,7 +182,7 @@ def test_pieces_cover_every_position_once() -> None:
 def test_tables_stay_small() -> None:
     for axes in ((Axis(200_000, 512, 256),), (Axis(300, 4, 2), Axis(300, 4, 2)), (Axis(3, 900),)):
         problem = layer(axes, (16, 16))
-        if tile_schedule.refusal(problem) is None:
+        if refusal(problem) is None:
             plan = tile_schedule.tile_plan(problem, host())
             tables = tile_tables.tables_of(plan, problem)
             assert sum(table.nbytes for table in tables.values()) <= 1 << 20
@@ -225,8 +226,8 @@ def test_libdnnl_is_not_thought_faster_than_tiles() -> None:
 
 def test_zeros_that_would_be_most_of_the_input_are_refused() -> None:
     problem = layer((Axis(1, 900), Axis(1, 1)), (16, 16))
-    assert "many times as long" in str(tile_schedule.refusal(problem))
-    assert "taps" in str(tile_schedule.refusal(layer((Axis(9, 40), Axis(9, 40)), (16, 16))))
+    assert "many times as long" in str(refusal(problem))
+    assert "taps" in str(refusal(layer((Axis(9, 40), Axis(9, 40)), (16, 16))))
     assert chosen(problem, TILES, replace(host(), tiles=AMX)) != TILES
 
 

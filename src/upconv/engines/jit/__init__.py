@@ -21,11 +21,11 @@ from .correlation import Correlation
 from .cpu import Cpu, host
 from .direct import TILES, takes_tiles
 from .im2col.candidates import IM2COL
-from .im2col.candidates import refusal as im2col_refusal
+from .im2col.limits import refusal as im2col_refusal
 from .kernel_choice import direct_variant, interior_of, refusal, size_class, table
 from .planes.candidates import PLANES
 from .positions.candidates import POSITIONS
-from .positions.candidates import refusal as positions_refusal
+from .positions.limits import refusal as positions_refusal
 from .winograd.candidates import is_winograd, schedule_of
 
 

@@ -1,6 +1,6 @@
 """Limits of the JIT engine: it refuses problems that need very large tables or too much code.
 
-The positions kernel's limits are in `refusal` in positions/candidates.py.
+Some kernels have limits of their own: `limits.py` in their folders.
 """
 
 from __future__ import annotations

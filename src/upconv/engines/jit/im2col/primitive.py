@@ -22,8 +22,9 @@ from ..operands import Kernel, Operands, strides
 from ..packing import aligned
 from ..steps import Launch
 from ..values import LINE
-from .candidates import Plan, depth_of, plan_of, positions_of, predicted_cycles, taps_of
+from .candidates import Plan, plan_of, predicted_cycles
 from .code import ARGUMENTS, PANEL, POSITION, ROWS, gather_code, products_code
+from .limits import depth_of, positions_of, taps_of
 
 
 class Im2col(Kernel):

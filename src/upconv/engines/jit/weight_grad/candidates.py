@@ -10,8 +10,9 @@ from ....threads import useful_threads
 from ...base import Candidate, Eligible, ranked
 from ..cpu import Cpu
 from ..direct import refused
+from .limits import refusal
 from .sides import sides_of
-from .tile_schedule import refusal, tile_plan
+from .tile_schedule import tile_plan
 
 FLOATS, DOTS, TILES = "floats", "dots", "tiles"
 _MIN_CHANNELS = 8

@@ -20,8 +20,6 @@ from .tile_geometry import Flat, flat_of
 
 _JOBS = 8  # the desired number of jobs
 _SUMS = 4 << 20  # bytes of all sets' sums
-_MAX_TAPS = 1024
-_MAX_FLATTENED = 32  # flattened positions per position of x, to bound products with zeros
 _BLOCKS = 16, 24, 32, 48  # options for the maximum chunks in a spatial block
 
 
@@ -96,16 +94,6 @@ class TilePlan:
         blocks = f"{self.sets * self.works} spatial blocks of {self.chunks * PAIRS} positions"
         phases = f"{len(self.flat.phases)} phases of g"
         return f"weight gradient: tiles, {phases}, {blocks}, {self.parts} parts of x"
-
-
-def refusal(problem: Problem) -> str | None:
-    """Return why tile registers cannot compute a weight gradient, or None."""
-    if prod(problem.kernel) > _MAX_TAPS:
-        return f"tiles handle at most {_MAX_TAPS} taps"
-    positions = problem.batch * prod(problem.size)
-    if flat_of(problem).chunks > _MAX_FLATTENED * ceil(positions / PAIRS):
-        return "zeros between its rows would make the input many times as long"
-    return None
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,8 @@ from ...base import Candidate, Eligible
 from ..correlation import Correlation
 from ..cpu import Cpu
 from ..direct import packing_cycles, refused, weight_numbers
-from .schedule import Schedule, forms_of, reduction_of, refusal, schedules
+from .limits import refusal
+from .schedule import Schedule, forms_of, reduction_of, schedules
 
 _PREFIX = "winograd "
 _MAX_NUMBERS = 1 << 26  # in a transformed weight that the model may choose

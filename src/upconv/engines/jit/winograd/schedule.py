@@ -19,34 +19,14 @@ from ....properties import cached_property
 from ..correlation import Correlation, Line, WeightForm
 from ..cpu import Cpu
 from ..values import BYTES, LINE
+from .limits import refusal
 from .transforms import Stages, Transform, named
-from .window import Window, transforms_of
+from .window import Window, transforms_of, windows_of
 
 _MAX_POINTS = 64  # of all axes
 _MAX_CHOICES = 6  # promising exact forms to schedule, and as many others
 _CHUNK = 64  # channels that are transformed together
-_MAX_TAPS = 64
 _UNIT = 64  # approximate columns of a unit
-
-
-def refusal(correlation: Correlation) -> str | None:
-    """Return why Winograd's algorithm cannot compute a correlation, or None."""
-    if correlation.rank > 3:
-        return "there are transforms for at most three axes"
-    windows = windows_of(correlation)
-    taps = "x".join(str(window.r) for window in windows)
-    if max(window.r for window in windows) > _MAX_TAPS or all(w.r == 1 for w in windows):
-        return f"phases have {taps} taps, and there are transforms for 2 to {_MAX_TAPS}"
-    pairs = zip(windows, correlation.lines, strict=True)
-    if all(window.r == 1 or window.steps(line) <= window.apart for window, line in pairs):
-        return f"phases have {taps} taps, and no two positions of a phase read the same operand"
-    return None
-
-
-@lru_cache(maxsize=64)
-def windows_of(correlation: Correlation) -> tuple[Window, ...]:
-    """Return each axis's window."""
-    return tuple(map(Window.of, correlation.lines))
 
 
 @lru_cache(maxsize=256)

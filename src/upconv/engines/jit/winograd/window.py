@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from math import ceil, gcd
 
 from ....geometry import Tap
-from ..correlation import Line
+from ..correlation import Correlation, Line
 from .transforms import Transform
 
 _MAX_OF_AXIS = 36  # points, which are registers or stack slots in the transforms
@@ -123,3 +123,9 @@ def _needs(transform: Transform, r: int) -> tuple[float, ...]:
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+@lru_cache(maxsize=64)
+def windows_of(correlation: Correlation) -> tuple[Window, ...]:
+    """Return each axis's window."""
+    return tuple(map(Window.of, correlation.lines))
