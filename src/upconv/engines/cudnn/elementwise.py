@@ -27,7 +27,8 @@ from ...problem import DType
 from ..jit.activation import ActivationEpilogue, activated
 from ..jit.compile import parsing
 from ..jit.emit import Function, Module
-from ..jit.values import I32, I64, PTR, STORED, Value, computed
+from ..jit.sum_type import computed
+from ..jit.values import I32, I64, PTR, STORED, Value
 
 THREADS, PER_THREAD = 256, 4
 """Threads per block, and elements per thread; with one element, threads would wait for memory."""

@@ -170,7 +170,8 @@ def parsing() -> Iterator[Callable[[str], Any]]:
 
 def assembly(module: Module, cpu: Cpu) -> str:
     """Return a module's machine code in assembly language."""
-    return str(_machine(cpu).emit_assembly(parsed_for(module, cpu)))
+    parsed = parsed_for(module, cpu)  # initializes LLVM, without which there is no machine
+    return str(_machine(cpu).emit_assembly(parsed))
 
 
 def _machine(cpu: Cpu, opt: int = 2) -> Any:

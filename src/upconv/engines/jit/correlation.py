@@ -15,7 +15,7 @@ import numpy as np
 
 from ...geometry import LIMIT, Axis, Phase, Tap
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem
-from .values import computed
+from .sum_type import computed
 
 
 class Line(NamedTuple):

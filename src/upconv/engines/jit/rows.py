@@ -26,6 +26,7 @@ from .compile import compiled
 from .correlation import Correlation
 from .cpu import Cpu, host
 from .emit import Function, Module, signature
+from .sum_type import computed
 from .values import (
     BFLOAT,
     BYTES,
@@ -37,7 +38,6 @@ from .values import (
     STORED,
     Operand,
     Value,
-    computed,
     split,
     vector,
 )

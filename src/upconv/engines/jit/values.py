@@ -147,8 +147,3 @@ def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) ->
 def listed(operands: Iterable[Value]) -> str:
     """Spell operands as a call's arguments."""
     return ", ".join(f"{operand.type} {operand.name}" for operand in operands)
-
-
-def computed(dtype: DType) -> str:
-    """Return the type in which products of a stored type are computed."""
-    return DOUBLE if dtype is DType.FLOAT64 else FLOAT

@@ -26,7 +26,8 @@ import numpy as np
 from ....problem import DataLayout, Problem
 from ..correlation import weight_strides
 from ..cpu import Cpu
-from ..values import BYTES, LINE, computed, whole_lines
+from ..sum_type import computed
+from ..values import BYTES, LINE, whole_lines
 from .tile import Tile
 
 Figures = np.ndarray[Any, np.dtype[np.float64]]
