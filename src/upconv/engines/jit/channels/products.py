@@ -35,8 +35,8 @@ def tap_products(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Valu
     if tile.depthwise:
         return _depthwise(f, tile, inputs, sums)
     pairs, last = ([_pair], _half_pair) if tile.dots else ([_half(0), _half(1)], _single)
-    carried, first, stop = [inputs.w, inputs.ahead, *sums], inputs.first, inputs.channels
-    stop += first
+    carried, first = [inputs.w, inputs.ahead, *sums], inputs.first
+    stop = first + inputs.channels
     if in_pairs(tile):
         middle = first + paired(f, inputs.channels)
         carried = _channels(f, tile, inputs, carried, (first, middle, 2), pairs)

@@ -66,11 +66,8 @@ class Passes:
 
     def placed(self, data: ChannelsLast) -> dict[str, Table]:
         """Return the tables for data of one size."""
-        steps = data.x_steps[1:] // self.form.x_bytes
-        records, taps = (
-            self.records.copy(),
-            self._taps.placed(steps),
-        )
+        records = self.records.copy()
+        taps = self._taps.placed(data.x_steps[1:] // self.form.x_bytes)
         records["y"] += (self.form.cut.offsets @ data.y_steps[1:])[self._grids]
         window = int(records["merged"].max(initial=1)) * self.form.cut.lanes.reduction
         zeros, outs = np.zeros(max(window, self.widest)), np.arange(PAD) * self.point_bytes
