@@ -31,10 +31,11 @@ class WeightGrad:
     """A weight gradient, compiled and scheduled."""
 
     def __init__(self, problem: Problem, threads: int, cpu: Cpu, variant: str = "") -> None:
-        self.problem, plan = problem, Plan(problem, cpu, chosen(problem, variant, cpu) == DOTS)
+        self._threads = useful_threads(problem.multiply_adds, threads)
+        dots = chosen(problem, variant, cpu) == DOTS
+        self.problem, plan = problem, Plan(problem, cpu, dots, self._threads)
         self.rounds = plan.sides.tile.dots > 0
         self._lanes_of_g, self._in_place = plan.sides.lanes_of_g, plan.in_place
-        self._threads = useful_threads(problem.multiply_adds, threads)
         tables, codes, driver = Tables.of(plan), _codes(plan, cpu), driver_code(cpu)
         walk, arrays = walk_code(cpu), tables.arrays
         job = Phase(driver.addresses["job"], arrays["jobs"], arrays["sets"], by_outer=True)

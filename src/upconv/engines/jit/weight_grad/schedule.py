@@ -19,7 +19,8 @@ from .sides import footprint, sides_of
 
 T = TypeVar("T")
 
-_JOBS = 8  # the desired number of jobs
+_JOBS = 8  # the desired number of jobs, unless there are more threads
+_SHORT_JOBS = 64  # if more jobs do not mean more packing, so that threads end at the same time
 _PANELS = 2 << 20  # bytes of a thread's panels
 _SUMS = 8 << 20  # bytes of all sets' sums, if there are several sets
 _ENTRIES = 1 << 16  # taps in all spatial blocks
@@ -30,7 +31,7 @@ _MIN_POSITIONS = 32  # in a spatial block, regardless of memory
 class Plan:
     """A problem's schedule."""
 
-    def __init__(self, problem: Problem, cpu: Cpu, dots: bool = False) -> None:
+    def __init__(self, problem: Problem, cpu: Cpu, dots: bool = False, threads: int = 1) -> None:
         self.problem, self.sides = problem, sides_of(problem, cpu, dots)
         tile = self.sides.tile
         self.element = BYTES[tile.element]
@@ -50,7 +51,7 @@ class Plan:
         self.rows_together, self.columns = self._cut(cpu)
         self.spatial_blocks = ceil(self._rows / self.rows_together) * len(self.columns)
         self.sets = self._sets(self.spatial_blocks)
-        self._share(cpu)
+        self._share(cpu, threads)
 
     @property
     def lanes(self) -> int:
@@ -120,14 +121,14 @@ class Plan:
         sets = self._sets(count)
         return max(1, total // (ceil(count / sets) * sets))
 
-    def _share(self, cpu: Cpu) -> None:
+    def _share(self, cpu: Cpu, threads: int) -> None:
         """Choose the numbers of taps in a unit and of units in a job."""
         taps, many = self.taps, self.sides.tile.taps
-        jobs = ceil(_JOBS / self.sets)
+        jobs = ceil(max(_JOBS, threads) / self.sets)
         parts = ceil(taps * self.block_bytes / (cpu.l2 * cpu.costs.weight_grad.l2_sums))
         if self.spatial_blocks == self.sets:
             # A thread continues with other taps in the spatial block that it has packed.
-            parts = max(parts, ceil(jobs / self.lanes))
+            parts, jobs = max(parts, ceil(jobs / self.lanes)), ceil(_SHORT_JOBS / self.sets)
         self.part = ceil(taps // many / min(parts, taps // many)) * many
         self.units = self.lanes * ceil(taps / self.part)
         self.units_of_job = ceil(self.units / min(jobs, self.units))
