@@ -100,6 +100,22 @@ POINTWISE = (
     "    return replace(made, problem=p)\n"
     "r.case = case\n"
 )
+LONG_ROWS = (
+    "from tests.support import random_problems as r; from dataclasses import replace\n"
+    "from upconv.geometry import Axis; from upconv.problem import DataLayout, Direction, DType\n"
+    "from upconv.engines.jit import kernel_choice as kernels\n"
+    "kernels.KERNELS = (kernels.positions,)\n"
+    "drawn = r.case\n"
+    "def case(seed):\n"
+    "    made = drawn(seed); p = made.problem\n"
+    "    forward = p.direction is Direction.FORWARD; stride = 1 + seed % 3 if forward else 1\n"
+    "    axis = Axis(900 + seed % 97, 1 + seed % 8, stride, 1 + seed % 2, seed % 4 - 1, seed % 3)\n"
+    "    channels = (3 + seed % 5, 1 + seed % 2)[:: 1 if forward else -1]\n"
+    "    p = p.replace(axes=(axis,), groups=1, in_channels=channels[0], out_channels=channels[1],\n"
+    "                  layout=DataLayout.NCX, dtype=(DType.FLOAT32, DType.FLOAT64)[seed % 2])\n"
+    "    return replace(made, problem=p)\n"
+    "r.case = case\n"
+)
 MERGED_TAPS = (
     "from tests.support import random_problems as r; from dataclasses import replace\n"
     "from upconv.geometry import Axis; from upconv.problem import DataLayout, DType\n"
@@ -197,6 +213,8 @@ WAYS = {
     "bfloat16": Way("skylake-avx512", "avx512vl", "channels", ALL_BFLOAT16),
     "depthwise": Way("skylake-avx512", "avx512vl", "", DEPTHWISE),
     "pointwise": Way(variant="", plant=POINTWISE),
+    "long rows": Way(variant="", plant=LONG_ROWS),
+    "long rows, AVX-512": Way("skylake-avx512", "avx512vl", "", LONG_ROWS),
     "weights in place": Way(plant=IN_PLACE),
     "weights in place, SSE2": Way("x86-64", "sse2", plant=IN_PLACE + SMALL_CACHES),
     "winograd": Way(plant=WINOGRAD),

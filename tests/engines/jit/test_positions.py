@@ -32,7 +32,7 @@ from upconv.engines.jit.positions.tables import (
 from upconv.engines.jit.positions.tiling import stores
 from upconv.engines.jit.values import BYTES
 from upconv.geometry import Axis
-from upconv.problem import DataLayout, Direction, Problem
+from upconv.problem import DataLayout, Direction, DType, Problem
 
 AVX512 = Cpu("x86_64-unknown-linux-gnu", "skylake-avx512", "", 64, 32, True, True)
 SSE2 = Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 16, 16, False, False)
@@ -54,7 +54,26 @@ def layer(seed: int) -> tuple[Correlation, Schedule] | None:
     return correlation, plan
 
 
+def long_row(seed: int) -> tuple[Correlation, Schedule]:
+    """A layer of long rows, most of which are read in place."""
+    rng = np.random.default_rng(seed)
+    kernel, stride, dilation, batch = (int(rng.integers(1, n)) for n in (8, 4, 3, 4))
+    crops, channels = rng.integers(0, 3, 2).tolist(), int(rng.integers(1, 9))
+    direction = Direction.INPUT_GRAD if seed % 2 else Direction.FORWARD
+    stride = 1 if seed % 2 else stride
+    axis = Axis(int(rng.integers(1000, 1500)), kernel, stride, dilation, *crops)
+    dtype = DType.FLOAT64 if seed % 5 == 0 else DType.FLOAT32
+    problem = Problem(direction, (axis,), batch, channels, 1 + seed % 2 * channels, dtype=dtype)
+    if seed % 3 == 0:  # then results pass through the stage
+        problem = problem.replace(accumulate=True)
+    correlation = Correlation.of(problem)
+    cpu = replace(CPUS[seed % len(CPUS)], l2=1 << 19)
+    return correlation, schedules.schedule(correlation, 1 + seed % 5, cpu)
+
+
 LAYERS = {seed: found for seed in range(300) if (found := layer(seed))}
+LONG_ROWS = {seed: long_row(seed) for seed in range(1000, 1060)}
+LAYERS |= LONG_ROWS
 
 
 def coordinates(counts: tuple[int, ...]) -> list[np.ndarray]:
@@ -64,13 +83,39 @@ def coordinates(counts: tuple[int, ...]) -> list[np.ndarray]:
 # Packing ------------------------------------------------------------------------------------------
 
 
+def test_long_rows_are_read_in_place() -> None:
+    """All but the blocks at the rows' ends, in most layers: few results, which read rows once."""
+    shares = [len(plan.in_place) / plan.cache_blocks for _, plan in LONG_ROWS.values()]
+    assert sum(share >= 3 / 4 for share in shares) >= len(shares) // 3
+
+
+@pytest.mark.parametrize("seed", LONG_ROWS)
+def test_tiles_of_blocks_in_place_read_one_row(seed: int) -> None:
+    correlation, plan = LONG_ROWS[seed]
+    placement, padded = Placement(correlation, plan), plan.padded
+    element, itemsize = correlation.dtype.accumulator.numpy.itemsize, correlation.dtype.itemsize
+    blocks = packing_tables(correlation, plan, element)["cache_blocks"]
+    spans, tiles = placement.tables["spans"], placement.tables["tiles"]
+    for number in plan.in_place:
+        start = number * plan.cache_block
+        row = start // padded.row_stride * padded.row_stride
+        assert blocks["image"][number] == start // padded.row_stride
+        assert blocks["x"][number] == (start - plan.halo_before - row) * itemsize
+        for first, count in placement.ranges[number].reshape(-1, 2):
+            for span in spans[first : first + count]:
+                for run in tiles[span["tiles"] :][: span["tile_count"]]:
+                    tile = plan.tiles[0].narrowed(1) if run["tail"] else plan.tiles[0]
+                    begin = start + (span["x"] + run["x"]) // element
+                    stop = begin + run["count"] * tile.width + tile.cuts * tile.lanes
+                    assert begin - padded.high >= row
+                    assert stop - padded.low <= row + padded.last.size
+
+
 @pytest.mark.parametrize("seed", list(LAYERS)[::2])
 def test_segments_are_the_padded_positions(seed: int) -> None:
     """Each part of the buffer holds, position by position, the input or zero."""
     correlation, plan = LAYERS[seed]
     element, itemsize = correlation.dtype.accumulator.numpy.itemsize, correlation.dtype.itemsize
-    if plan.in_place:
-        return
     tables, rows = packing_tables(correlation, plan, element), InputRows.of(correlation, plan)
     before, image_bytes = plan.halo_before, prod(correlation.operand_size) * itemsize
     # Of each padded position of all images the byte of the batch, -1 where there is none.
@@ -82,6 +127,9 @@ def test_segments_are_the_padded_positions(seed: int) -> None:
     expected = np.full(2 * reach + padded.size, -1)
     expected[reach : reach + padded.size] = padded.ravel()
     for number, part in enumerate(tables.get("parts", tables["cache_blocks"])):
+        if part["in_place"]:
+            assert part["segments"] == 0
+            continue
         packed: dict[int, int] = {}
         for segment in tables["segments"][part["segment"] :][: part["segments"]]:
             for row in range(segment["rows"]):

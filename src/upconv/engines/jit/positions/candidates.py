@@ -21,7 +21,8 @@ def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candid
         return (refused(POSITIONS, reason),)
     plan = schedule(correlation, threads, cpu)
     cycles = predicted_cycles(correlation, plan, cpu)
-    buffers = 0 if plan.in_place else correlation.groups if plan.shared else plan.threads
+    alone = plan.threads if len(plan.in_place) < plan.cache_blocks else 0
+    buffers = correlation.groups if plan.shared else alone
     numbers = buffers * plan.buffer_positions * correlation.reduced // correlation.groups
     workspace = numbers * correlation.dtype.accumulator.itemsize
     candidate = direct(correlation, POSITIONS, cycles, workspace, threads, cpu)

@@ -18,9 +18,10 @@ from ..emit import Function, Module, signature
 from ..kernel_arguments import ArgumentLayout, Arguments, Record
 from ..values import I64, LINE, PTR, Value
 from .tables import BLOCK, CACHE_BLOCK, JOB, PHASE_TUPLE, PIECE, SEGMENT, SPAN, TILES
+from .tile import AHEAD
 
 STAGE_BYTES = 8192
-_AHEAD = 2048  # maximum bytes of the next channel that are prefetched
+_PREFETCHED = 2048  # maximum bytes of the next channel
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS + "x* y* w* bias* residual*"  # operands
     " buffer*"  # packed input of all groups, if it is shared
@@ -35,7 +36,7 @@ ARGUMENTS = ArgumentLayout(
     " slopes second",  # bytes from a bias to its slope, from y to the second result
     counters=walk.COUNTERS,
 )
-_BLOCK = signature("args* stage* block* w* taps* ntaps bias* to range* x*")
+_BLOCK = signature("args* stage* block* w* taps* ntaps bias* to range* x* x_channel ahead")
 
 
 @compiled("pack", "job", kept=4, opt=1)
@@ -74,7 +75,7 @@ def _emit_fill(module: Module) -> None:
             segment = Record.of(f, a["segments"], loop.index, SEGMENT)
             src = x + (channel.index * a["x_channel"] + segment["image"] * a["x_image"])
             later = src + (segment["x"] + a["x_channel"])
-            with f.loop(0, f.min(segment["rows"] * along, _AHEAD), LINE) as line:
+            with f.loop(0, f.min(segment["rows"] * along, _PREFETCHED), LINE) as line:
                 f.prefetch(later + line.index, near=True)
             f.call(
                 a["fill"], dst + segment["to"], src + segment["x"], segment["count"],
@@ -88,6 +89,11 @@ def _emit_job(module: Module) -> None:
         stage = f.scratch(STAGE_BYTES)
         x = a["buffer"] + (job["channel"] * a["buffer_channel"] + cache_block["x"])
         x = f.select(f.compare("ne", a["shared"], 0), x, f["mine"])
+        in_place, image = cache_block["in_place"] > 0, cache_block["image"] * a["x_image"]
+        source = a["x"] + (job["channel"] * a["x_channel"] + cache_block["x"] + image)
+        x = f.select(in_place, source, x)
+        x_channel = f.select(in_place, a["x_channel"], a["buffer_channel"])
+        ahead = f.select(in_place, a["channels"], AHEAD)  # in place, from farther away
         with f.when(cache_block["segments"] > 0):
             f.call("fill_all", f["args"], x, f["inner"], job["channel"], a["channels"])
         first = job["block"]
@@ -102,7 +108,7 @@ def _emit_job(module: Module) -> None:
                 f.at(a["taps"], phases["tap"], I64), phases["taps"],
                 a["bias"] + channel * a["element"],
                 channel * a["y_channel"] + (phases["y"] + block["y"]),
-                f.at(a["ranges"], number * 2, I64), x,
+                f.at(a["ranges"], number * 2, I64), x, x_channel, ahead,
             )  # fmt: skip
 
 
@@ -131,7 +137,7 @@ def _emit_tiles(f: Function, a: Arguments, tiles: Record, x: Value, to: Value) -
     along, y_step = width * a["element"], width * a["y_position"]
 
     def compute(x: Value, second: Value, *to: Value) -> None:
-        operands = x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]
+        operands = x, f["w"], f["taps"], f["ntaps"], a["channels"], f["x_channel"], f["ahead"]
         ends = block["active"], a["slopes"], second
         f.call(tile, *operands, f["bias"], *to, *ends)
 

@@ -49,11 +49,11 @@ class Positions(Kernel):
         # An odd number of cache lines, so that no two channels begin in the same cache set.
         self._channel_bytes = (-(-plan.buffer_positions // 16) | 1) * 16 * self._type.itemsize
         channels = correlation.reduced // correlation.groups
-        alone = not (plan.shared or plan.in_place)
+        alone = not plan.shared and len(plan.in_place) < plan.cache_blocks
         self._part_bytes = channels * self._channel_bytes if alone else 0
         shared_bytes = correlation.reduced * self._channel_bytes if plan.shared else 0
         nbytes = shared_bytes + plan.threads * self._part_bytes + 64
-        self.workspace_bytes = 0 if plan.in_place else nbytes
+        self.workspace_bytes = nbytes if alone or plan.shared else 0
         self._no_bias = np.zeros(correlation.made + _MAX_CHANNELS, self._type)
         self._tables: dict[str, Table] = {}
         blocks = Blocks(ARGUMENTS.block(**self._arguments()))
@@ -74,8 +74,6 @@ class Positions(Kernel):
             "x_image": x.strides[0], "x_channel": x.strides[1],
             "y_image": y.strides[0], "y_channel": y.strides[1], "second": operands.second,
         }  # fmt: skip
-        if self.schedule.in_place:
-            values |= {"buffer": values["x"], "buffer_channel": x.strides[1]}
         return ((self._launch, values),)
 
     # Tables ---------------------------------------------------------------------------------------
@@ -111,7 +109,7 @@ class Positions(Kernel):
             "phase_count": len(phases), "part": self._part_bytes,
             "phase_tuple_count": len(placement.phase_tuples), "element": element,
             "channels": correlation.reduced // correlation.groups,
-            "shared": int(plan.shared or plan.in_place),
+            "shared": int(plan.shared),
             "buffer_channel": self._channel_bytes, "buffer_row": rows.stride * element,
             "x_row": rows.x_row, "image_row": rows.image_row,
             "span_x": plan.span_rows * plan.padded.row_stride * element,

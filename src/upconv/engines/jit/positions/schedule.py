@@ -15,13 +15,19 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from ....geometry import Phase
 from ....threads import useful_threads
 from ..correlation import Correlation, Line
 from ..cpu import Cpu
+from ..packing import Numbers
 from ..values import BYTES, STORED
 from .tile import Tile
 from .tiling import Block, stores, tiles_for
+
+_BLOCKS_IN_PLACE = 16
+"""Minimum cache blocks per row for reading in place: those at the row's ends are packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +36,9 @@ class Schedule:
 
     A job computes `block_run` blocks of `cache_block` positions, and also reads `halo_before`
     positions before them and `halo_after` after them. If `shared`, all threads pack the input
-    first; else each job packs its cache block, unless it is read `in_place`. Tiles start anew every
-    `span_rows` rows; if this is 0, they continue across rows.
+    first; else each job packs its cache block, unless `reads_in_place` and the block lies inside an
+    input row. Tiles start anew every `span_rows` rows; if this is 0, they continue across rows. If
+    `ends_early`, the last tiles end at the last position.
     """
 
     padded: PaddedPositions
@@ -45,18 +52,32 @@ class Schedule:
     shared: bool
     threads: int
     buffer_positions: int
-    in_place: bool = False
+    reads_in_place: bool = False
+    ends_early: bool = False
 
     @property
     def cache_blocks(self) -> int:
         """Number of cache blocks that cover all positions."""
         return -(-self.padded.total // self.cache_block)
 
+    @property
+    def in_place(self) -> Numbers:
+        """The cache blocks that are read in place: all that they read lies inside an input row."""
+        start, tile = np.arange(self.cache_blocks) * self.cache_block, self.tiles[0]
+        size = np.minimum(self.cache_block, self.padded.total - start)
+        early = self.ends_early & (size >= tile.width)
+        # A tile that cuts its inputs from adjacent vectors reads one vector more.
+        reach = (tile.lanes if tile.cuts else 0) - self.padded.low
+        stop = start + reach + np.where(early, size, -(-size // tile.width) * tile.width)
+        row = start // self.padded.row_stride * self.padded.row_stride
+        inside = (start - self.halo_before >= row) & (stop <= row + self.padded.last.size)
+        return np.flatnonzero(inside & self.reads_in_place)
+
     def __str__(self) -> str:
         tile = self.tiles[0]
         order = "by rows" if self.span_rows else "across rows"
         packing = "packed by all first" if self.shared else "packed by each job"
-        packing = "read in place" if self.in_place else packing
+        packing = f"{len(self.in_place)} read in place" if self.reads_in_place else packing
         return (
             f"positions: tile of {tile.channels} channels x {tile.phases} phases x"
             f" {tile.vectors} vectors of {tile.lanes}, {len(self.blocks)} blocks,"
@@ -79,15 +100,14 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         # Threads then divide the row. Otherwise they would divide the results' channels and all
         # read the entire input.
         span_rows = 0
+    reads_in_place = _reads_in_place(correlation, padded, tiles[0], len(blocks), cpu)
     single_block = Schedule(
-        padded, tiles, blocks, halo_before, halo_after, padded.total, span_rows, len(blocks),
-        shared=True, threads=useful,
+        padded, tiles, blocks, halo_before, halo_after, padded.total,
+        0 if reads_in_place else span_rows, len(blocks), shared=True, threads=useful,
         buffer_positions=padded.total + halo_before + halo_after,
+        reads_in_place=reads_in_place, ends_early=stores(correlation),
     )  # fmt: skip
-    plan = _cut(single_block, correlation, cpu)
-    # No tile may read past the end of an image.
-    fits = (padded.total % plan.cache_block or plan.cache_block) >= tiles[0].width
-    return replace(plan, in_place=fits and _may_read_in_place(correlation, plan, cpu))
+    return _cut(single_block, correlation, cpu)
 
 
 def _is_one_row(correlation: Correlation, padded: PaddedPositions) -> bool:
@@ -110,14 +130,23 @@ def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) ->
     return max(4, -(-8 * tile.width // padded.row_stride))
 
 
-def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
-    """Whether packing would only copy each image, and reading in place is faster."""
-    pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
+def _reads_in_place(
+    correlation: Correlation, padded: PaddedPositions, tile: Tile, blocks: int, cpu: Cpu
+) -> bool:
+    """Whether packing would only copy most of each row, and reading in place is faster."""
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
-    costs = cpu.costs.positions
-    few = len(plan.blocks) <= costs.reads and nbytes <= costs.read_l2 * cpu.l2
-    reads = STORED[correlation.dtype] == correlation.element
-    return pointwise and few and reads and stores(correlation)
+    costs, least, few = cpu.costs.positions, tile.width, blocks == 1
+    if _packs_ends(correlation, padded):
+        least = _BLOCKS_IN_PLACE * max(tile.width, padded.high - padded.low)
+    elif blocks <= costs.reads:
+        few = few or nbytes <= costs.read_l2 * cpu.l2
+    is_long = correlation.rank == 1 and padded.last.size >= least
+    return is_long and few and STORED[correlation.dtype] == correlation.element
+
+
+def _packs_ends(correlation: Correlation, padded: PaddedPositions) -> bool:
+    """Whether blocks at rows' ends are packed, because they also read zeros or the next row."""
+    return correlation.batch > 1 or padded.high > padded.low
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
@@ -132,8 +161,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> floa
     tiles = sum(rows_cycles[block.kind] for block in plan.blocks) * rows
     positions = padded.total + plan.halo_before + plan.halo_after
     packing = costs.pack * channels * positions / plan.tiles[0].lanes
-    # `in_place` would depend on the number of threads, which must not affect the choice.
-    packing = 0 if _may_read_in_place(correlation, plan, cpu) else packing
+    packing = 0 if plan.reads_in_place else packing
     return costs.shortfall * correlation.groups * (tiles + packing) / plan.threads
 
 
@@ -189,6 +217,9 @@ def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     halo = plan.halo_before + plan.halo_after
     fitting = max(width, _room(correlation, plan.tiles[0], halo, cpu) // width * width)
     wanted = 1 if plan.threads == 1 else 4 * plan.threads
+    packs_ends = plan.reads_in_place and _packs_ends(correlation, plan.padded)
+    if packs_ends:
+        wanted = max(wanted, _BLOCKS_IN_PLACE * correlation.batch)
     even = -(-total // -(-wanted // correlation.groups))
     cache_block = max(width, min(fitting, -(-even // width) * width))
     cache_block = _evened(total, cache_block, width, correlation.groups, plan.threads)
@@ -198,11 +229,14 @@ def _cut(plan: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     small = plan.threads * channels * (cache_block + halo) * itemsize
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     bound = 1.3 * nbytes + (plan.threads << 22)
-    if (enough and halo <= cache_block // 3) or packed > max(bound, small):
+    if packs_ends or (enough and halo <= cache_block // 3) or packed > max(bound, small):
         positions = cache_block + halo
         return replace(plan, shared=False, cache_block=cache_block, buffer_positions=positions)
     cache_block = max(width, min(fitting, -(-total // width) * width))
     runs = min(len(plan.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
+    if plan.reads_in_place:  # the last block too, unless it is shorter than a tile
+        cache_block = max(width, -(-total // (-(-total // cache_block) * width)) * width)
+        plan = replace(plan, shared=False, buffer_positions=cache_block + halo)
     return replace(plan, cache_block=cache_block, block_run=-(-len(plan.blocks) // runs))
 
 

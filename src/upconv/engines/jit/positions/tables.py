@@ -35,8 +35,9 @@ PHASE_TUPLE = record("tap taps y rows")
 """First outer tap and the number of taps, bytes to the first position's output, class of rows."""
 JOB = record("channel channels w made block blocks")
 """A group's input channels, bytes to its weights, its first output channel; a run of blocks."""
-CACHE_BLOCK = record("x segment segments spans")
-"""Bytes to its first position in the buffer; the segments that fill it; its row of `ranges`."""
+CACHE_BLOCK = record("x segment segments spans", "image in_place")
+"""Bytes to its first position in the buffer, or in an image if it is read in place; the segments
+that fill it; its row of `ranges`."""
 SEGMENT = record("to x count zeros", "image rows")
 """A copy into the buffer at `to`, from an image at `x`: `count` elements, then zeros, for `rows`
 rows."""
@@ -133,12 +134,8 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
     """Return the segments and what they fill: `cache_blocks`, or `parts` of the buffer that threads
     share. `packing` lists a part's channels."""
     starts, step = np.arange(plan.cache_blocks) * plan.cache_block, plan.cache_block
-    apart = not (plan.shared or plan.in_place)
-    blocks = filled(CACHE_BLOCK, len(starts), x=0 if apart else starts * element)
-    tables = {"cache_blocks": blocks, "segments": np.zeros(0, SEGMENT)}
-    if plan.in_place:
-        return tables
-    parts, halo = blocks, plan.halo_before + plan.halo_after
+    blocks = filled(CACHE_BLOCK, len(starts), x=starts * element if plan.shared else 0)
+    tables, parts, halo = {"cache_blocks": blocks}, blocks, plan.halo_before + plan.halo_after
     if plan.shared:
         channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
         size = max(1, min(channels, -(-correlation.reduced // jobs)))
@@ -150,9 +147,13 @@ def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> di
         tables |= {"parts": parts, "packing": _shares(correlation, channels, size)}
     low = starts - plan.halo_before
     high = np.minimum(low + (step + halo), plan.padded.total + plan.halo_after)
-    rows = InputRows.of(correlation, plan)
-    tables["segments"], bounds = rows.segments(low, high, element)
-    parts["segment"], parts["segments"] = bounds[:-1], bounds[1:] - bounds[:-1]
+    in_place, rows = plan.in_place, InputRows.of(correlation, plan)
+    image, position = np.divmod(low[in_place], plan.padded.row_stride)
+    parts["in_place"][in_place], parts["image"][in_place] = 1, image
+    parts["x"][in_place] = position * correlation.dtype.itemsize
+    packed = np.delete(np.arange(len(parts)), in_place)
+    tables["segments"], bounds = rows.segments(low[packed], high[packed], element)
+    parts["segment"][packed], parts["segments"][packed] = bounds[:-1], np.diff(bounds)
     return tables
 
 

@@ -121,6 +121,7 @@ PARAMETERS = signature(
     " w*"  # weights in the order of use
     " taps* ntaps"  # byte offsets of the outer taps' inputs
     " channels channel_stride"  # input channels of the group, and bytes from one to the next
+    " ahead"  # input channels from a line's prefetch to its use; all: for the next tile
     " bias* y*"
     " y_channel"  # bytes from one output channel to the next
     " y_position"  # and, unless dense, from one position to the next
@@ -198,11 +199,11 @@ def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
     if not tile.steps:
         return sums
     step = tile.entries * BYTES[tile.element]
-    switch = f["channels"] - (_AHEAD + 1)
+    switch = f["channels"] - f["ahead"] - 1
     with f.loop(0, f["ntaps"], carried=[f["w"], *sums]) as taps:
         start = f["x"] + f.word(f["taps"], taps.index)
         following = f.at(start, tile.width, tile.element)
-        later = start + f["channel_stride"] * _AHEAD
+        later = start + f["channel_stride"] * f["ahead"]
         ahead = f.select(switch < 0, following, later)
         with f.loop(0, f["channels"], carried=[start, ahead, *taps.carried]) as loop:
             x, ahead, w, *running = loop.carried
@@ -215,9 +216,9 @@ def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
     return taps.results[1:]
 
 
-_AHEAD = 6
-"""Input channels from a line's prefetch to its use. A tile's last channels prefetch for the next
-tile.
+AHEAD = 6
+"""Packed input channels from a line's prefetch to its use. A tile's last channels prefetch for the
+next tile; if the input is read in place, all do.
 
 Channels are too far apart for a hardware prefetcher to see a pattern. Of the distances from 0 to
 16, 4 to 8 are equally fast on a Xeon with 2 MiB of second-level cache (2026-11-21). They are 5 to
