@@ -27,7 +27,7 @@ from ..packing import Numbers, aligned, goes_past, threads_for
 from ..packing_code import report_nonfinite, watched
 from ..rows import converted, gather_code
 from ..transpose import transpose_code
-from ..values import BYTES, DOUBLE, I64, PTR, STORED, Value, nbytes_of, split, vector
+from ..values import DOUBLE, I64, LINE, PTR, STORED, Operand, Value, nbytes_of, split, vector
 from .schedule import Form
 from .transforms import Transform
 from .window import Window
@@ -39,6 +39,7 @@ _ARGUMENTS = ArgumentLayout(
     counters="next next_thread bad",
 )
 _RUN = 6  # operand phase, bytes in dst and in T, length, first term and end of the terms
+_TOGETHER = 4  # channels that share the factors of a sum
 _TAPS_BYTES = 64 << 10  # size of T, if it has several channels
 
 
@@ -186,7 +187,8 @@ def packing_code(
 ) -> None:
     """Emit `pack(args)`, for `step` numbers at a time. `squares` says that taps are adjacent, and
     `past` that the packed weight bypasses the caches."""
-    past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
+    kind = vector(element, step)
+    past = past and nbytes_of(kind) % LINE == 0  # never parts of a line
     with module.function("pack", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
         taps = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
@@ -245,16 +247,32 @@ def _emit_taps(
 def _emit_sums(
     f: Function, a: Arguments, ends: Pair, count: Value, run: list[Value], kind: str, past: bool
 ) -> None:
-    """Emit one run per channel: sums of taps times factors."""
+    """Emit one run per channel: sums of taps times factors. Several channels share the factors."""
     (dst, src), (length, first, stop), channel = ends, run, a["lines"] * a["line"]
     element, step = split(kind)
     zero = f.constant(vector(DOUBLE, step), 0.0)
-    with f.loop(0, count) as channel_loop, f.loop(0, length, nbytes_of(kind)) as column:
-        first_tap = src + channel_loop.index * channel + column.index
-        with f.loop(first, stop, carried=[zero]) as term:
-            value = f.load(kind, first_tap + f.word(a["terms"], term.index))
-            factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
-            value = converted(f, value, DOUBLE)
-            term.next([f.multiply_add(value, factor, term.carried[0])])
-        to = dst + channel_loop.index * a["row"] + column.index
-        f.store(converted(f, term.results[0], element), to, past=past)
+
+    def emit(start: Operand, end: Operand, together: int) -> None:
+        with (
+            f.loop(start, end, together) as channel_loop,
+            f.loop(0, length, nbytes_of(kind)) as column,
+        ):
+            number = channel_loop.index
+            first_tap = src + number * channel + column.index
+            with f.loop(first, stop, carried=[zero] * together) as term:
+                tap = first_tap + f.word(a["terms"], term.index)
+                factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
+                sums = []
+                for total in term.carried:
+                    value = converted(f, f.load(kind, tap), DOUBLE)
+                    sums.append(f.multiply_add(value, factor, total))
+                    tap = tap + channel
+                term.next(sums)
+            to = dst + number * a["row"] + column.index
+            for total in term.results:
+                f.store(converted(f, total, element), to, past=past)
+                to = to + a["row"]
+
+    many = count // _TOGETHER * _TOGETHER
+    emit(0, many, _TOGETHER)
+    emit(many, count, 1)
