@@ -2,6 +2,7 @@
 threads."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -183,6 +184,36 @@ def test_odd_channels_on_older_processors(
         problem = layer((channels, channels + 2), 3, 2).replace(layout=layout)
         testing.check(ENGINE, problem)
         testing.check(ENGINE, problem.replace(dtype=DType.FLOAT64))
+
+
+@pytest.mark.parametrize("name", ["", "haswell", "x86-64"])
+@pytest.mark.parametrize("groups", [2, 3, 5, 32])
+def test_narrow_groups_share_vectors(
+    name: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of two or four channels, whose vectors may end within the last group's."""
+    monkeypatch.setenv(VARIABLE, name)
+    for channels, layout, dtype, direction in product(
+        (2, 4),
+        DataLayout,
+        (DType.FLOAT32, DType.FLOAT64),
+        (Direction.FORWARD, Direction.INPUT_GRAD),
+    ):
+        problem = layer((groups * channels,) * 2, 5, 2).replace(
+            groups=groups, layout=layout, dtype=dtype, direction=direction,
+            bias=direction is Direction.FORWARD,
+        )  # fmt: skip
+        testing.check(ENGINE, problem, threads=2)
+    cpu, together = host(), channels * 4 <= 16 and channels < host().lanes(4)
+    floats = problem.replace(dtype=DType.FLOAT32)
+    assert lanes_of(Correlation.of(floats), cpu).depthwise == together
+
+
+def test_nan_stays_in_its_narrow_group() -> None:
+    problem = layer((24, 24), 6).replace(layout=DataLayout.NXC, groups=6)
+    given = testing.operands(problem)
+    given.a[0, 2, 3, 1], given.a[0, 5, 0, 14] = np.nan, np.inf
+    specials_stay(ENGINE, problem, given)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 16])

@@ -16,7 +16,8 @@ With AVX2 on a Zen 3 (libdnnl 3.2, one thread, 2026-11-28), 150 layers of both l
     channels-last data of more channels: one tap 0.76 to 1.0, more taps 0.86 to 2
     channels-last depthwise images with 3x3 taps or a stride 0.6 to 0.83, with more taps 0.8 to 1.2
     channels-last depthwise layers with one axis 6 to 19
-    channels-last groups 0.94 to 2, with one result channel 0.5 to 1.5
+    channels-last groups 0.94 to 2, with one result channel 0.5 to 1.5; 2.4 to 9.4 if
+    several groups fill a vector (2026-11-29)
 
 On a Xeon with AMX (bfloat16, one thread, 2026-11-27), where libdnnl also uses tiles:
 
@@ -36,6 +37,7 @@ from math import prod
 
 from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Candidate
+from .channels.lanes import spans_groups
 from .correlation import Correlation
 from .cpu import Cpu
 from .direct import TILES, refused, weight_numbers
@@ -63,7 +65,8 @@ def of_correlation(
         return Candidate(
             "onednn", "", ratio * best.cycles, _PACK_TILES * best.packing, reason=reason
         )
-    if problem.dtype.itemsize == 2 and not cpu.tiles:
+    narrow = correlation.reduced > correlation.groups and spans_groups(correlation.weight, cpu)
+    if narrow or (problem.dtype.itemsize == 2 and not cpu.tiles):
         ratio, reason = _SLOWER
     elif best.variant == "planes":
         ratio, reason = _beside_planes(correlation, is_wide=cpu.vector_bytes == LINE)

@@ -25,11 +25,11 @@ _MANY_TAPS, _MAX_TAPS = 1 << 6, 1 << 14
 class Lanes:
     """The key for choosing phase groups: the last axis's taps by phase, the lanes, the processor.
 
-    Lanes run over `channels` outputs: a group's or, if *depthwise*, those of all groups, with
-    `multiplier` for each input channel. `ungrouped` means one group, so that neighbouring positions
-    are adjacent. `reduction` is the number of input channels in a group. `sums[n]` is the number of
-    registers for sums in tiles of n vectors, for each n that this allows. `dots` is as in `Cpu`, or
-    0 if products are computed in float32.
+    Lanes run over `channels` outputs: a group's or, if *depthwise*, those of all groups, each with
+    `multiplier` outputs. `ungrouped` means one group, so that neighbouring positions are adjacent.
+    `reduction` is the number of input channels in a group. `sums[n]` is the number of registers for
+    sums in tiles of n vectors, for each n that this allows. `dots` is as in `Cpu`, or 0 if products
+    are computed in float32.
     """
 
     step: int
@@ -44,6 +44,19 @@ class Lanes:
     ungrouped: bool
     reduction: int
     dots: float
+
+
+_SHUFFLED = 16  # bytes within which processors shuffle without a register of indices
+
+
+def spans_groups(weight: WeightForm, cpu: Cpu) -> bool:
+    """Whether lanes run over the channels of all groups, of which several fill a vector. Groups of
+    several input channels have as many output channels, in at most `_SHUFFLED` bytes."""
+    reduction, channels = weight.reduced // weight.groups, weight.made // weight.groups
+    size = BYTES[weight.element]
+    if weight.groups == 1 or cpu.lanes(size) % channels or cpu.lanes(size) == channels:
+        return False
+    return reduction == 1 or (reduction == channels and channels * size <= _SHUFFLED)
 
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
@@ -71,12 +84,14 @@ def _lanes(
 ) -> Lanes:
     reduction, multiplier = weight.reduced // weight.groups, weight.made // weight.groups
     width = cpu.lanes(BYTES[weight.element])
-    # Depthwise lanes run over the channels of all groups.
-    depthwise = reduction == 1 < weight.groups and width % multiplier == 0 and width > multiplier
+    depthwise = not dots and spans_groups(weight, cpu)
+    # A depthwise tile holds a vector of weights for each input channel, and one of inputs.
+    held = reduction + 1 if depthwise and reduction > 1 else 0
+    sums = [cpu.sums(max(n, held)) for n in range(9)]
     return Lanes(
         step, stride, taps,
         weight.made if depthwise else multiplier, width,
-        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), cpu.costs,
+        tuple(count for n, count in enumerate(sums) if count >= n), cpu.costs,
         depthwise, multiplier if depthwise else 1,
         weight.groups == 1, reduction, cpu.dots if dots else 0.0,
     )  # fmt: skip

@@ -5,10 +5,10 @@ in the low half, c + 1 in the high half. Another instruction widens each to floa
 product adds both products. If the number of channels is odd, the last one has no neighbour, and the
 tile reads it alone.
 
-Depthwise: a point's lanes are the output channels of all groups, m (`multiplier`) for each input
-channel: y[l] += x[l / m] * w[l]. A tap has one vector of weights per vector of lanes, which all
-points of the tile share. Inputs are not packed. Memory bandwidth limits the speed, not
-multiply-adds.
+Depthwise: a point's lanes are the output channels of all groups. A group has m of them
+(`multiplier`) and one or m input channels c: y[l] += x[l / m][c] * w[c][l]. A tap has a vector of
+weights per input channel and vector of lanes, which all points of the tile share. Inputs are not
+packed. With one input channel, memory bandwidth limits the speed.
 """
 
 from __future__ import annotations
@@ -144,31 +144,42 @@ def _half_pair(f: Function, tile: ChannelTile, address: Value) -> Value:
 
 
 def _depthwise(f: Function, tile: ChannelTile, inputs: Inputs, sums: list[Value]) -> list[Value]:
-    """Add one tap's products; `inputs.channels` is 1, or 0 if no point reads an input."""
+    """Add one tap's products; `inputs.channels` is a group's, or 0 if no point reads an input."""
     points = [f.at(point, inputs.first, tile.stored) for point in inputs.points]
-    with f.loop(0, inputs.channels, carried=sums) as loop:
+    with f.loop(0, inputs.channels, tile.reduction, carried=sums) as loop:
         running = list(loop.carried)
         masks = live_masks(f, tile, inputs.operands) if tile.masked else []
-        for v, w in enumerate(load_vectors(f, tile, inputs.w)):
+        for v in range(tile.vectors):
+            kind, first = vector(tile.element, tile.lanes), v * tile.lanes
+            weights = [
+                f.load(kind, f.at(inputs.w, first + c * tile.width, tile.element))
+                for c in range(tile.reduction)
+            ]
             for r, point in enumerate(points):
-                i = r * tile.vectors + v
-                x = _lanes(f, tile, point, v, masks)
-                running[i] = f.multiply_add(x, w, running[i])
+                i, x = r * tile.vectors + v, _lanes(f, tile, point, v, masks)
+                for c, weight in enumerate(weights):
+                    factor = _of_each_group(f, tile, x, c)
+                    running[i] = f.multiply_add(factor, weight, running[i])
         loop.next(running)
     return loop.results
 
 
 def _lanes(f: Function, tile: ChannelTile, point: Value, v: int, masks: list[Value]) -> Value:
-    """Load the inputs for one vector of lanes; a masked tile reads only active lanes."""
-    count = tile.lanes // tile.multiplier
+    """Load the inputs for one vector of lanes; a masked tile reads only those of active lanes."""
+    count = tile.lanes // tile.multiplier * tile.reduction
     kind, address = vector(tile.stored, count), f.at(point, v * count, tile.stored)
     if masks:
-        first = [i * tile.multiplier for i in range(count)]
-        mask = masks[v] if tile.multiplier == 1 else f.shuffle(masks[v], None, first)
+        first = [i // tile.reduction * tile.multiplier for i in range(count)]
+        mask = masks[v] if count == tile.lanes else f.shuffle(masks[v], None, first)
         x = f.load_lanes(kind, address, mask)
     else:
         x = f.load(kind, address)
-    x = converted(f, x, tile.element)
+    return converted(f, x, tile.element)
+
+
+def _of_each_group(f: Function, tile: ChannelTile, x: Value, channel: int) -> Value:
+    """Return an input channel of each lane's group."""
     if tile.multiplier == 1:
         return x
-    return f.shuffle(x, None, [i // tile.multiplier for i in range(tile.lanes)])
+    groups = (lane // tile.multiplier for lane in range(tile.lanes))
+    return f.shuffle(x, None, [group * tile.reduction + channel for group in groups])

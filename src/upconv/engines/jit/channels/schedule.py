@@ -212,7 +212,7 @@ def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[
     products = points * vectors
     if lanes.depthwise:
         cycles = kernel.depthwise_tap + kernel.depthwise_point * points
-        return tuple((cycles + kernel.depthwise_product * products).tolist())
+        return tuple((cycles + kernel.depthwise_product * products * lanes.reduction).tolist())
     adds = products / costs.adds * (costs.masked if masked else 1)
     latency, reduction = costs.latency, lanes.reduction
     if lanes.dots:  # one instruction adds two products in each lane

@@ -121,7 +121,7 @@ class Passes:
         clip = max(0, min(block.active, phase_lanes - missing - block.lane))
         span = self.points.index(alike) * SPAN.itemsize
         code, rest_code = codes.tiles(tile, few % tile.points if few < 16 * tile.points else 0)
-        lane = block.lane // lanes.multiplier if lanes.depthwise else 0
+        lane = block.lane // lanes.multiplier * lanes.reduction if lanes.depthwise else 0
         passes: list[Pass] = []
         for tap, channel in starts:
             count = min(chunk_taps, ntaps - tap)
@@ -150,7 +150,8 @@ class Passes:
             finish = None
         return ChannelTile(
             form.read, element, lanes.width, block.points, block.vectors, masked, lanes.depthwise,
-            lanes.multiplier, lanes.dots > 0, finish, block.active < block.vectors * lanes.width,
+            lanes.multiplier, lanes.reduction if lanes.depthwise else 1, lanes.dots > 0, finish,
+            block.active < block.vectors * lanes.width,
         )  # fmt: skip
 
 

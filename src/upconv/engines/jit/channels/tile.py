@@ -50,11 +50,11 @@ INSIDE, OUTER, CROSSING = 0, 1, 1 << 16
 class ChannelTile:
     """A tile's class: everything on which its code depends.
 
-    `stored` is the type of inputs, `element` that of weights and sums. A *depthwise* tile has one
-    input channel per output channel (or per `multiplier` neighbouring ones): it multiplies lanes by
-    lanes. With `dots`, two input channels' weights are a pair of bfloat16. If there is a `finish`,
-    the last pass applies it to sums that are not staged. In a `ragged` tile, not all lanes are
-    active.
+    `stored` is the type of inputs, `element` that of weights and sums. A *depthwise* tile has the
+    channels of all groups: `multiplier` output channels and `reduction` input channels in each. It
+    multiplies lanes by lanes. With `dots`, two input channels' weights are a pair of bfloat16. If
+    there is a `finish`, the last pass applies it to sums that are not staged. In a `ragged` tile,
+    not all lanes are active.
     """
 
     stored: str
@@ -65,6 +65,7 @@ class ChannelTile:
     masked: bool = False
     depthwise: bool = False
     multiplier: int = 1
+    reduction: int = 1
     dots: bool = False
     finish: Finish | None = None
     ragged: bool = False
