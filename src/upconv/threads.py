@@ -1,4 +1,4 @@
-"""The number of threads that an engine may use, and their owner.
+"""The number of threads that an engine may use, the work that makes one useful, and their owner.
 
 The number comes from the first of these that is set: the argument of a call, `set_num_threads`,
 `UPCONV_NUM_THREADS`, `OMP_NUM_THREADS`, and the processors available to this process (affinity and

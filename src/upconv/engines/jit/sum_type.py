@@ -1,4 +1,5 @@
-"""The type of sums, and so of packed weights, packed inputs and biases."""
+"""The type of sums, and so of packed weights, packed inputs and biases. `DType.accumulator` in
+problem.py decides it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Placement of tiles: their spans, and pieces of tiles that are not entirely outputs in one row.
+"""Placement of tiles, also at the ragged end of a row: their spans, and the pieces of tiles that
+are not entirely outputs in one row.
 
 A *class* of outputs is a class of rows and a class of phases. A class's rows have equally many
 positions along each outer axis; its phases have equally many along the last axis. Outputs in one
